@@ -1,0 +1,49 @@
+# Helpers that keep the folders' CMakeLists short.
+
+# fastfd_add_library(<name> SOURCES a.cpp ... DEPENDS fastfd::core ... [PRIVATE_DEPENDS ...])
+# Makes static library fastfd_<name> with alias fastfd::<name>.
+function(fastfd_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  add_library(fastfd_${name} STATIC ${ARG_SOURCES})
+  add_library(fastfd::${name} ALIAS fastfd_${name})
+  target_include_directories(fastfd_${name}
+    PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(fastfd_${name}
+    PUBLIC ${ARG_DEPENDS}
+    PRIVATE ${ARG_PRIVATE_DEPENDS} fastfd_build_flags)
+endfunction()
+
+# fastfd_add_test(<name> SOURCES ... DEPENDS ... [LABELS cpu slow ...] [TIMEOUT s])
+# One GoogleTest program = one CTest test; sources see src/ as well as include/.
+function(fastfd_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT FASTFD_BUILD_TESTS)
+    return()
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE FASTFD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gmock GTest::gtest_main
+                        fastfd_build_flags)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# fastfd_add_benchmark(<name> SOURCES ... DEPENDS ...): a Google Benchmark program.
+function(fastfd_add_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT FASTFD_BUILD_BENCHMARKS)
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE FASTFD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} benchmark::benchmark fastfd_build_flags)
+endfunction()

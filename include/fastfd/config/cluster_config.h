@@ -1,0 +1,124 @@
+#pragma once
+
+/// The cluster file as frozen structs: validated once, never changed. Defaults are the values of a
+/// file that does not name the key.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "fastfd/core/dtype.h"
+
+namespace fastfd::config {
+
+/// A cluster file that can't be used. what() names file, line, key and remedy.
+class ConfigError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct HostPort {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string to_string() const { return host + ":" + std::to_string(port); }
+  friend bool operator==(const HostPort&, const HostPort&) = default;
+};
+
+struct ModelConfig {
+  std::filesystem::path path;         ///< Hugging Face folder; relative to the working directory
+  std::string quantization = "none";  ///< only "none" on CPU
+  Precision precision = Precision::kBFloat16;  ///< `auto`: bf16 where the CPU has the instructions
+  std::uint32_t max_model_len = 0;  ///< tokens, prompt + output; 0: the model's own limit
+  std::string served_name;          ///< in /v1/models; empty: the folder's name
+};
+
+struct CoordinatorConfig {
+  HostPort http{"127.0.0.1", 8000};
+  HostPort control{"127.0.0.1", 7070};
+  std::uint32_t max_queued_requests = 1024;  ///< beyond: 429
+};
+
+struct KvCacheConfig {
+  std::uint32_t pages = 2048;      ///< of each attention server
+  std::uint32_t page_size = 16;    ///< tokens, a power of two
+  DType dtype = DType::kBFloat16;  ///< `auto`: float32 with precision float32, else bf16
+  bool prefix_cache = true;
+};
+
+struct AttentionConfig {
+  std::uint32_t servers = 1;
+  std::string device = "cpu";
+  std::uint32_t threads = 1;  ///< of each server
+  KvCacheConfig kv_cache;
+};
+
+struct FfnConfig {
+  std::uint32_t servers = 1;
+  std::string device = "cpu";
+  std::uint32_t threads = 1;
+  std::uint32_t expert_replicas = 1;
+};
+
+enum class TransportKind : std::uint8_t { kInproc, kShm };
+const char* to_string(TransportKind kind);
+
+struct TransportConfig {
+  TransportKind kind = TransportKind::kShm;
+  std::uint32_t spin_us =
+      50;  ///< `auto`: 50 if the host has more cores than server threads, else 0
+  DType combine_dtype = DType::kFloat32;  ///< float32 or bf16
+};
+
+/// What `scheduler.loop` picks.
+enum class SchedulerLoop : std::uint8_t {
+  kOverlapped,  ///< plans run ahead of results
+  kPlain,       ///< plan, run, commit, one step at a time: the loop the other must agree with
+};
+const char* to_string(SchedulerLoop loop);
+
+struct SchedulerConfig {
+  SchedulerLoop loop = SchedulerLoop::kOverlapped;
+  std::uint32_t microbatches = 0;          ///< lanes 1..4; 0 is `auto`
+  std::uint32_t plan_ahead = 2;            ///< 1..3
+  std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
+  std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server
+  std::uint32_t prefill_chunk = 256;       ///< most prompt tokens of one sequence in one step
+};
+
+struct FaultConfig {
+  std::uint32_t heartbeat_ms = 500;
+  std::uint32_t heartbeat_timeout_ms = 5000;  ///< silence after which a server is lost
+  std::uint32_t stall_timeout_ms = 10000;
+  std::uint32_t drain_timeout_ms = 30000;  ///< SIGTERM: running requests may finish so long
+};
+
+struct ClusterConfig {
+  std::filesystem::path source;  ///< the file it came from; empty for `serve`
+  ModelConfig model;
+  CoordinatorConfig coordinator;
+  AttentionConfig attention;
+  FfnConfig ffn;
+  TransportConfig transport;
+  SchedulerConfig scheduler;
+  FaultConfig faults;
+  std::string log_level = "info";
+
+  /// Rows of one attention server in one lane that windows are sized for.
+  std::uint32_t max_lane_rows() const { return scheduler.max_batched_tokens; }
+};
+
+/// Reads and validates a file. Throws ConfigError listing every problem found, one a line.
+ClusterConfig load_cluster_file(const std::filesystem::path& file);
+
+/// As load_cluster_file, from text; `source_name` stands in for the file name in errors.
+ClusterConfig parse_cluster_text(const std::string& text, const std::string& source_name);
+
+/// `fastfd serve MODEL_DIR`: a topology for this machine. Throws ConfigError.
+ClusterConfig default_cluster(const std::filesystem::path& model_dir);
+
+/// The effective values as a cluster file that parses back to the same config.
+std::string to_yaml(const ClusterConfig& config);
+
+}  // namespace fastfd::config

@@ -1,0 +1,148 @@
+#pragma once
+
+/// What the coordinator publishes for one step, and what comes back (PROTOCOL: commit, ledger).
+/// Plain values: the scheduler makes them with no device and no network, `control_plane` carries
+/// them over gRPC, tests hand them over directly.
+///
+/// Plans are delta-coded. Each attention server keeps, for every lane, the list of its decode rows
+/// (slots that compute one token a step); a plan names only what changes. The changes of (step,
+/// lane) are applied when that lane starts that step, never earlier.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fastfd/core/ids.h"
+#include "fastfd/core/request.h"
+
+namespace fastfd {
+
+/// Starts a sequence (again): forgets whatever the slot held.
+struct SlotOpen {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint32_t prompt_len = 0;        ///< tokens of the client's prompt
+  std::vector<PageId> cached_pages;    ///< prefix-cache hit: full pages that already hold the start
+  std::vector<TokenId> output_tokens;  ///< emitted before a preemption; only if penalties need them
+  SamplingParams sampling;
+  friend bool operator==(const SlotOpen&, const SlotOpen&) = default;
+};
+
+/// A contiguous part of a prompt that one lane runs in one step.
+struct PrefillPiece {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint32_t start_position = 0;
+  std::vector<TokenId> tokens;
+  std::vector<PageId> new_pages;  ///< appended to the slot's page table before the piece runs
+  /// The prompt ends here: its last row is sampled, and from the next step on the slot is a decode
+  /// row of this lane.
+  bool samples = false;
+  friend bool operator==(const PrefillPiece&, const PrefillPiece&) = default;
+};
+
+/// Page that a decode row needs for the token of this step.
+struct PageAppend {
+  SlotId slot = 0;
+  PageId page = 0;
+  friend bool operator==(const PageAppend&, const PageAppend&) = default;
+};
+
+/// Entry of a complete row list: after a lane barrier, or in the first plan of an epoch.
+struct DecodeRow {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint32_t position = 0;  ///< of the token that this step feeds
+  /// Last committed token; kNoToken: the server has it on the device (lane barrier).
+  TokenId last_token = kNoToken;
+  friend bool operator==(const DecodeRow&, const DecodeRow&) = default;
+};
+
+/// One lane of one step on one attention server.
+struct AttentionLanePlan {
+  LaneId lane = 0;
+  ServerMask participants = 0;   ///< attention servers with rows in this (step, lane)
+  std::uint32_t num_rows = 0;    ///< rows of this server after the changes: decode + piece tokens
+  std::uint32_t row_bucket = 0;  ///< shape bucket both pools use (rows rounded up)
+  bool use_graph = false;        ///< replay a captured graph of that bucket; always false on CPU
+  std::optional<std::vector<DecodeRow>> rows;  ///< replaces the lane's decode rows
+  std::vector<SlotId> leaves;                  ///< decode rows that are not in this step any more
+  std::vector<SlotOpen> opens;
+  std::vector<PageAppend> pages;
+  std::vector<PrefillPiece> pieces;
+  friend bool operator==(const AttentionLanePlan&, const AttentionLanePlan&) = default;
+};
+
+/// A step as one attention server sees it. A server with no rows in a step gets no plan for it,
+/// unless decode rows leave.
+struct AttentionStepPlan {
+  Epoch epoch = 0;
+  StepId step = 0;
+  std::uint32_t placement_version = 0;
+  std::uint32_t num_lanes = 1;  ///< lanes the cluster uses; `lanes` holds those this server is in
+  bool barrier = false;         ///< no lane starts before every lane of the step before finished
+  std::vector<AttentionLanePlan> lanes;  ///< ascending lane
+  friend bool operator==(const AttentionStepPlan&, const AttentionStepPlan&) = default;
+};
+
+struct FfnLanePlan {
+  LaneId lane = 0;
+  ServerMask participants = 0;   ///< attention servers that send in every layer, rows or none
+  std::uint32_t row_bucket = 0;  ///< sum over participants, rounded up
+  bool use_graph = false;
+  friend bool operator==(const FfnLanePlan&, const FfnLanePlan&) = default;
+};
+
+/// A step as every FFN server sees it.
+struct FfnStepPlan {
+  Epoch epoch = 0;
+  StepId step = 0;
+  std::uint32_t placement_version = 0;
+  std::uint32_t num_lanes = 1;
+  std::vector<FfnLanePlan> lanes;  ///< ascending lane; lanes empty everywhere are absent
+  friend bool operator==(const FfnStepPlan&, const FfnStepPlan&) = default;
+};
+
+struct StepPlan {
+  StepId step = 0;
+  Epoch epoch = 0;
+  std::vector<std::pair<ServerRank, AttentionStepPlan>> attention;  ///< ascending rank
+  FfnStepPlan ffn;
+};
+
+/// Token sampled for `slot` in a step. `position` is the sampled token's place in the sequence.
+struct SampledToken {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint32_t position = 0;
+  TokenId token = kNoToken;
+  float logprob = 0.0F;
+  std::vector<TokenLogprob> top_logprobs;
+  friend bool operator==(const SampledToken&, const SampledToken&) = default;
+};
+
+/// The unit of commit: one lane of one step on one attention server.
+struct LaneResult {
+  Epoch epoch = 0;
+  StepId step = 0;
+  ServerRank attention_rank = 0;
+  LaneId lane = 0;
+  std::vector<SampledToken> tokens;  ///< empty for a lane of inner prefill pieces
+  std::uint32_t num_rows = 0;
+  float compute_us = 0.0F;  ///< this lane's work on the server, waiting excluded
+  float wait_us = 0.0F;     ///< time the server stood still for this lane's combines
+  /// Lane 0 only: it began this step before the last lane of the step before had finished.
+  bool overlapped = false;
+  friend bool operator==(const LaneResult&, const LaneResult&) = default;
+};
+
+/// Cumulative counters of an FFN server since it joined; differences give shares.
+struct FfnLoad {
+  ServerRank ffn_rank = 0;
+  std::uint64_t layers_run = 0;  ///< (step, layer, lane) executions
+  std::uint64_t rows_run = 0;    ///< token rows received, all layers
+  double compute_us = 0.0;
+  double wait_us = 0.0;  ///< waiting while at least one (step, lane) was planned
+};
+
+}  // namespace fastfd

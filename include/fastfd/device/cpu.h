@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace fastfd::device {
+
+/// Instruction sets the CPU kernels are built for, best last.
+enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+
+const char* to_string(Isa isa);
+
+/// The best set this CPU and operating system support.
+Isa detect_isa();
+
+/// Threads that split one operator. The calling thread is worker 0, so a pool of one has no
+/// threads of its own. Not re-entrant: one thread uses a pool at a time.
+class WorkerPool {
+ public:
+  explicit WorkerPool(std::uint32_t num_threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  std::uint32_t num_threads() const;
+
+  /// Runs body(begin, end) over a partition of [0, count) into chunks of at least `grain` and
+  /// returns when all have finished. Which thread runs which chunk is not fixed; kernels keep every
+  /// sum inside one chunk so that results don't depend on it.
+  void parallel_for(std::size_t count, std::size_t grain,
+                    const std::function<void(std::size_t, std::size_t)>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What CPU kernels run on: the counterpart of a CUDA stream. Work is done when a launch returns.
+struct CpuStream {
+  WorkerPool* workers = nullptr;  ///< nullptr: the calling thread alone
+  Isa isa = Isa::kScalar;
+};
+
+/// Zero-filled memory aligned to 64 bytes (whole pages from 2 MiB on). Allocation failure throws
+/// std::bad_alloc. Movable, not copyable.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  explicit HostBuffer(std::size_t num_bytes);
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  std::size_t num_bytes() const { return num_bytes_; }
+  template <typename T>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+  template <typename T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t num_bytes_ = 0;
+};
+
+}  // namespace fastfd::device

@@ -1,0 +1,93 @@
+#pragma once
+
+/// Hugging Face folder -> the tensors one role needs.
+
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fastfd/core/dtype.h"
+#include "fastfd/core/expert_placement.h"
+#include "fastfd/core/ids.h"
+#include "kernels/expert_ffn/op.h"
+#include "kernels/gemm/op.h"
+
+namespace fastfd::model {
+
+/// A model folder that can't be served. what() names file, tensor or key, and the remedy.
+class ModelError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The parts of config.json and generation_config.json that FastFD uses.
+struct ModelSpec {
+  std::string architecture;  ///< "Qwen3MoeForCausalLM"
+  std::uint32_t vocab_size = 0;
+  std::uint32_t hidden_dim = 0;
+  std::uint32_t num_layers = 0;
+  std::uint32_t num_q_heads = 0;
+  std::uint32_t num_kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  std::uint32_t max_positions = 0;
+  float rms_eps = 1e-6F;
+  double rope_theta = 10000.0;
+  bool tied_embeddings = false;
+  std::uint32_t num_experts = 0;
+  std::uint32_t experts_per_token = 0;
+  std::uint32_t expert_intermediate_dim = 0;
+  bool renormalize_routes = true;
+  std::vector<TokenId> eos_token_ids;  ///< generation_config.json, else config.json
+  /// Defaults for requests that don't say (generation_config.json).
+  bool default_do_sample = true;
+  float default_temperature = 1.0F;
+  float default_top_p = 1.0F;
+  std::int32_t default_top_k = 0;
+  /// Digest of config.json and of names, shapes and offsets of all tensors: equal on all servers
+  /// of a cluster, compared at the handshake.
+  std::uint64_t fingerprint = 0;
+};
+
+/// Reads config files and tensor headers, no tensor data. Throws ModelError.
+ModelSpec load_model_spec(const std::filesystem::path& model_dir);
+
+struct AttentionLayerWeights {
+  std::vector<float> input_norm;      ///< [hidden_dim]
+  kernels::PackedWeights qkv;         ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v rows
+  std::vector<float> q_norm, k_norm;  ///< [head_dim]
+  kernels::PackedWeights out;         ///< [hidden_dim, q heads * head_dim]
+  std::vector<float> post_norm;       ///< [hidden_dim]
+  kernels::PackedWeights router;      ///< [num_experts, hidden_dim]
+};
+
+/// Everything an attention server holds; no expert tensor's data is touched to make it.
+struct AttentionWeights {
+  std::vector<bf16> embedding;  ///< [vocab_size, hidden_dim]
+  std::vector<AttentionLayerWeights> layers;
+  std::vector<float> final_norm;   ///< [hidden_dim]
+  kernels::PackedWeights lm_head;  ///< [vocab_size, hidden_dim]
+  std::size_t num_bytes() const;
+};
+
+/// The experts of one FFN server: [num_layers][local expert].
+struct FfnWeights {
+  std::vector<std::vector<kernels::ExpertWeights>> layers;
+  std::size_t num_bytes() const;
+};
+
+/// Names of the tensors whose data was read, for tests and logs.
+struct LoadReport {
+  std::vector<std::string> tensors;
+};
+
+/// Map, pack, drop the file pages. Throws ModelError (missing tensor, wrong shape or dtype,
+/// truncated file, ...). May be called from several threads for different results.
+AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
+                                        const ModelSpec& spec, LoadReport* report = nullptr);
+FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                            const ExpertPlacement& placement, ServerRank ffn_rank,
+                            LoadReport* report = nullptr);
+
+}  // namespace fastfd::model

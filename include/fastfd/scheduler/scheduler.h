@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fastfd/core/ids.h"
+#include "fastfd/core/request.h"
+#include "fastfd/core/status.h"
+#include "fastfd/core/step_plan.h"
+
+namespace fastfd::scheduler {
+
+struct SchedulerOptions {
+  std::uint32_t num_attention_servers = 1;
+  std::uint32_t pages_per_server = 2048;
+  std::uint32_t page_size = 16;
+  std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
+  std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server
+  std::uint32_t prefill_chunk = 256;       ///< most prompt tokens of one sequence in one step
+  std::uint32_t max_model_len = 2048;
+  std::uint32_t max_queued_requests = 1024;
+  std::uint32_t plan_ahead = 2;    ///< 1..3
+  std::uint32_t microbatches = 0;  ///< lanes 1..4; 0: chosen by measured times
+  bool overlapped = true;          ///< false: the plain loop, one step in flight
+  bool prefix_cache = true;
+};
+
+struct SchedulerStats {
+  std::uint64_t steps_planned = 0;
+  std::uint64_t steps_committed = 0;
+  std::uint64_t tokens_generated = 0;  ///< emitted to clients
+  std::uint64_t tokens_dropped = 0;    ///< computed past an end that was seen late
+  std::uint64_t prompt_tokens_computed = 0;
+  std::uint64_t prompt_tokens_cached = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t lane_barriers = 0;  ///< bubbles by re-partitioning lanes
+  std::uint64_t requests_finished = 0;
+  std::uint64_t overlapped_steps =
+      0;  ///< lane 0 began before the last lane of the step before ended
+  std::uint64_t multi_lane_steps = 0;  ///< committed steps that could have overlapped
+  std::uint32_t queued = 0;
+  std::uint32_t running = 0;
+  std::uint32_t num_lanes = 1;            ///< in use
+  std::vector<std::uint32_t> free_pages;  ///< per attention server, cached blocks excluded
+  std::vector<std::uint32_t> cached_pages;
+};
+
+/// Continuous batching one step ahead of the results: queue, admission, page ledger, prefix cache,
+/// placement, lanes. Knows no device, no network, no clock but the times in requests and results.
+/// Not thread-safe: the engine's thread owns it.
+///
+///     while (auto plan = scheduler.plan()) publish(*plan);     // at most 1 + plan_ahead in flight
+///     for (auto& event : scheduler.commit(result)) emit(event);
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+  ~Scheduler();
+  Scheduler(Scheduler&&) noexcept;
+  Scheduler& operator=(Scheduler&&) noexcept;
+
+  /// kInvalidArgument if the request can never run, kResourceExhausted if the queue is full.
+  Status submit(Request request);
+
+  /// The sequence is in no later plan; its pages return when the published steps that name them
+  /// have committed. No further events. Unknown ids are ignored.
+  void abort(RequestId id);
+
+  /// The next step, or nullopt when there is no credit or nothing to run.
+  std::optional<StepPlan> plan();
+
+  /// Takes one lane's result. Results of another epoch, or that name a generation the slot does
+  /// not have any more, are dropped. Events come in position order.
+  std::vector<TokenEvent> commit(const LaneResult& result);
+
+  /// A pool's measured times, for `microbatches: 0` and for cutting chunks over lanes.
+  void observe(const FfnLoad& load);
+
+  /// The membership changed: every published step is abandoned. All requests that were running get
+  /// a kError event with `reason`; queued ones stay. Slots, pages and cache start empty under
+  /// `epoch`.
+  std::vector<TokenEvent> begin_epoch(Epoch epoch, const std::string& reason);
+
+  Epoch epoch() const;
+  /// No request queued or running and no published step uncommitted.
+  bool idle() const;
+  bool has_request(RequestId id) const;
+  SchedulerStats stats() const;
+
+  /// Slots each attention server must have room for: some wait for their last step to commit.
+  static std::uint32_t slots_per_server(const SchedulerOptions& options);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fastfd::scheduler

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fastfd/core/ids.h"
+#include "fastfd/core/request.h"
+#include "fastfd/core/status.h"
+#include "fastfd/device/cpu.h"
+
+namespace fastfd::kernels {
+
+/// How often each generated token occurred; grown on demand, only for rows with penalties.
+using TokenCounts = std::vector<std::pair<TokenId, std::uint32_t>>;
+
+/// One row to sample.
+struct SamplingRow {
+  const float* logits = nullptr;  ///< [vocab_size]
+  const SamplingParams* params = nullptr;
+  const TokenCounts* counts = nullptr;  ///< nullptr: none
+  std::uint32_t position = 0;           ///< of the token being sampled, in the sequence
+  std::uint32_t num_generated = 0;      ///< before this token (min_tokens)
+};
+
+struct SamplingOutput {
+  TokenId token = kNoToken;
+  float logprob = 0.0F;                    ///< of the raw distribution: log_softmax(logits)
+  std::vector<TokenLogprob> top_logprobs;  ///< num_logprobs entries, descending
+};
+
+/// In this order: penalties, logit_bias and the min_tokens ban; greedy (lowest id wins ties) if
+/// temperature is 0; else temperature, top_k, min_p, top_p, and a draw by Philox-4x32-10 (Salmon et
+/// al., SC'11) keyed by (seed, position). Reported log-probabilities are those of the logits before
+/// any of it. A NaN logit is kInternal naming the row.
+Status launch_sampling(std::span<const SamplingRow> rows, std::int64_t vocab_size,
+                       std::span<SamplingOutput> outputs, const device::CpuStream& stream);
+/// The same by sorting the whole vocabulary.
+void reference_sampling(std::span<const SamplingRow> rows, std::int64_t vocab_size,
+                        std::span<SamplingOutput> outputs);
+
+/// Uniform in [0, 1) for (seed, position), 24 bits: the sampler's only randomness.
+float sampling_uniform(std::uint64_t seed, std::uint32_t position);
+
+}  // namespace fastfd::kernels

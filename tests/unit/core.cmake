@@ -1,0 +1,3 @@
+fastfd_add_test(core_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/core_test.cpp
+  DEPENDS fastfd::core fastfd::device)

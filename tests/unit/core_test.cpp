@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "fastfd/core/dtype.h"
+#include "fastfd/core/expert_placement.h"
+#include "fastfd/device/cpu.h"
+
+namespace fastfd {
+namespace {
+
+TEST(Bf16, RoundsToNearestEven) {
+  EXPECT_EQ(bf16::from_float(1.0F).bits, 0x3f80);
+  // 1 + 2^-8 lies midway between 1 and 1 + 2^-7: the even mantissa wins.
+  EXPECT_EQ(bf16::from_float(1.0F + 0x1p-8F).bits, 0x3f80);
+  EXPECT_EQ(bf16::from_float(1.0F + 0x1p-7F + 0x1p-8F).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(bf16::from_float(std::numeric_limits<float>::quiet_NaN()).to_float()));
+  EXPECT_TRUE(std::isinf(bf16::from_float(std::numeric_limits<float>::max()).to_float()));
+}
+
+TEST(ExpertPlacement, SharesAreNearEqualWhenServersDontDivideExperts) {
+  const auto placement = ExpertPlacement::contiguous(16, 3, 1);
+  EXPECT_EQ(placement.experts_of(0).size(), 6U);
+  EXPECT_EQ(placement.experts_of(1).size(), 5U);
+  EXPECT_EQ(placement.experts_of(2).size(), 5U);
+  for (std::uint32_t expert = 0; expert < 16; ++expert) {
+    const auto target = placement.target(expert, 0);
+    EXPECT_EQ(placement.experts_of(target.ffn_rank)[target.local_expert], expert);
+  }
+}
+
+TEST(ExpertPlacement, ReplicasLiveOnDifferentServersAndDependOnTheAttentionRank) {
+  const auto placement = ExpertPlacement::contiguous(10, 4, 2);
+  for (std::uint32_t expert = 0; expert < 10; ++expert) {
+    const auto a = placement.target(expert, 0);
+    const auto b = placement.target(expert, 1);
+    EXPECT_NE(a.ffn_rank, b.ffn_rank);
+    EXPECT_EQ(placement.experts_of(b.ffn_rank)[b.local_expert], expert);
+  }
+}
+
+TEST(ExpertPlacement, MoreServersThanExpertsLeavesSomeEmpty) {
+  const auto placement = ExpertPlacement::contiguous(2, 3, 1);
+  EXPECT_TRUE(placement.experts_of(2).empty());
+  EXPECT_THROW(ExpertPlacement::contiguous(4, 2, 3), std::invalid_argument);
+}
+
+TEST(WorkerPool, EveryIndexRunsOnce) {
+  device::WorkerPool pool(3);
+  for (std::size_t count : {0U, 1U, 2U, 7U, 1000U}) {
+    std::vector<std::atomic<int>> hits(count);
+    pool.parallel_for(count, 1, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        ++hits[i];
+      }
+    });
+    for (const auto& hit : hits) {
+      EXPECT_EQ(hit.load(), 1);
+    }
+  }
+}
+
+TEST(HostBuffer, IsAlignedAndZero) {
+  for (std::size_t num_bytes : {1U, 100U, 3U << 20}) {
+    const device::HostBuffer buffer(num_bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0U);
+    EXPECT_EQ(buffer.as<char>()[num_bytes - 1], 0);
+  }
+}
+
+}  // namespace
+}  // namespace fastfd
