@@ -1,0 +1,25 @@
+#include <fmt/format.h>
+
+#include "kernels/embedding/op.h"
+
+namespace fastfd::kernels {
+
+Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& /*stream*/) {
+  for (std::int64_t row = 0; row < params.num_rows; ++row) {
+    const TokenId token = params.tokens[row];
+    if (token < 0 || token >= params.vocab_size) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("embedding: token {} of row {} is outside the vocabulary of {}", token,
+                          row, params.vocab_size)};
+    }
+  }
+  for (std::int64_t row = 0; row < params.num_rows; ++row) {
+    const bf16* source = params.table + params.tokens[row] * params.dim;
+    for (std::int64_t i = 0; i < params.dim; ++i) {
+      params.out[row * params.dim + i] = source[i].to_float();
+    }
+  }
+  return Status::ok();
+}
+
+}  // namespace fastfd::kernels
