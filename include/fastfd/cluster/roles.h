@@ -1,0 +1,21 @@
+#pragma once
+
+/// The three roles as processes: what `fastfd launch` starts. Each function blocks until SIGINT or
+/// SIGTERM has been handled (the coordinator drains first) and returns the exit status of the
+/// process: 0 after a clean stop, 1 when the role could not start or was refused at the handshake.
+
+#include "fastfd/config/cluster_config.h"
+#include "fastfd/core/ids.h"
+
+namespace fastfd::cluster {
+
+/// Gateway, scheduler and control plane. The HTTP port is bound before anything else.
+int run_coordinator(const config::ClusterConfig& config);
+
+/// Attention server `rank` of config.attention.servers.
+int run_attention_server(const config::ClusterConfig& config, ServerRank rank);
+
+/// FFN server `rank` of config.ffn.servers.
+int run_ffn_server(const config::ClusterConfig& config, ServerRank rank);
+
+}  // namespace fastfd::cluster
