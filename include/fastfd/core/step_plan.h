@@ -7,6 +7,20 @@
 /// Plans are delta-coded. Each attention server keeps, for every lane, the list of its decode rows
 /// (slots that compute one token a step); a plan names only what changes. The changes of (step,
 /// lane) are applied when that lane starts that step, never earlier.
+///
+/// Order. A server starts its (step, lane) pairs in ascending order of (step, lane), and at every
+/// layer their attention runs in that order too: a piece in lane 1 reads what lane 0 wrote in the
+/// same step, and lane 0 of the next step reads what both wrote. Within one (step, lane) the
+/// changes apply in this order: `rows` or `leaves`, then `opens`, then `pages` and the pieces'
+/// `new_pages`.
+///
+/// Life of a slot. It is opened in the lane of its first piece; its pieces may run in several
+/// lanes, ascending within a step; the piece that `samples` makes it a decode row of its lane. From
+/// the next step on it feeds its last sampled token in *every* step, one position further each
+/// time, until it is in `leaves` (or absent from `rows`). The step that names the leave does not
+/// run the row any more. A slot dropped in the middle of its prompt just is not named again. Either
+/// way it is opened again, with a higher generation, only in a step after the one that names its
+/// leave, and after every step that runs it has been reported; the same holds for its pages.
 
 #include <cstdint>
 #include <optional>
@@ -61,26 +75,35 @@ struct DecodeRow {
 /// One lane of one step on one attention server.
 struct AttentionLanePlan {
   LaneId lane = 0;
-  ServerMask participants = 0;   ///< attention servers with rows in this (step, lane)
-  std::uint32_t num_rows = 0;    ///< rows of this server after the changes: decode + piece tokens
+  ServerMask participants = 0;  ///< attention servers with rows in this (step, lane)
+  /// Rows of this server after the changes: decode rows + piece tokens. 0: the entry only brings
+  /// leaves (or an emptied row list at a barrier); it runs no layer, sends nothing, reports
+  /// nothing, and its server is not in `participants`.
+  std::uint32_t num_rows = 0;
   std::uint32_t row_bucket = 0;  ///< shape bucket both pools use (rows rounded up)
   bool use_graph = false;        ///< replay a captured graph of that bucket; always false on CPU
-  std::optional<std::vector<DecodeRow>> rows;  ///< replaces the lane's decode rows
-  std::vector<SlotId> leaves;                  ///< decode rows that are not in this step any more
-  std::vector<SlotOpen> opens;
-  std::vector<PageAppend> pages;
+  /// Replaces the lane's decode rows. At a barrier every lane that had or gets decode rows on this
+  /// server has it set, empty where it has none any more, and nobody is in `leaves`.
+  std::optional<std::vector<DecodeRow>> rows;
+  std::vector<SlotId> leaves;     ///< decode rows of this lane that are not in this step any more
+  std::vector<SlotOpen> opens;    ///< slots whose first piece is in `pieces` of this entry
+  std::vector<PageAppend> pages;  ///< for decode rows of this lane only
   std::vector<PrefillPiece> pieces;
   friend bool operator==(const AttentionLanePlan&, const AttentionLanePlan&) = default;
 };
 
 /// A step as one attention server sees it. A server with no rows in a step gets no plan for it,
-/// unless decode rows leave.
+/// unless decode rows leave; steps in which nobody has rows are not planned, so leaves wait for the
+/// next one that runs.
 struct AttentionStepPlan {
   Epoch epoch = 0;
   StepId step = 0;
   std::uint32_t placement_version = 0;
   std::uint32_t num_lanes = 1;  ///< lanes the cluster uses; `lanes` holds those this server is in
-  bool barrier = false;         ///< no lane starts before every lane of the step before finished
+  /// Row lists are replaced, or num_lanes differs from the step before: no lane of this server
+  /// starts before all its lanes of earlier steps have finished. Rows keep their last token on the
+  /// server. Lanes >= num_lanes may be listed here with num_rows 0, to be emptied.
+  bool barrier = false;
   std::vector<AttentionLanePlan> lanes;  ///< ascending lane
   friend bool operator==(const AttentionStepPlan&, const AttentionStepPlan&) = default;
 };
@@ -121,13 +144,15 @@ struct SampledToken {
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
 };
 
-/// The unit of commit: one lane of one step on one attention server.
+/// The unit of commit: one lane of one step on one attention server; one for every
+/// AttentionLanePlan with rows. Those of one lane arrive in step order.
 struct LaneResult {
   Epoch epoch = 0;
   StepId step = 0;
   ServerRank attention_rank = 0;
   LaneId lane = 0;
-  std::vector<SampledToken> tokens;  ///< empty for a lane of inner prefill pieces
+  /// One for every decode row and every piece that samples, in any order.
+  std::vector<SampledToken> tokens;
   std::uint32_t num_rows = 0;
   float compute_us = 0.0F;  ///< this lane's work on the server, waiting excluded
   float wait_us = 0.0F;     ///< time the server stood still for this lane's combines
