@@ -1,7 +1,7 @@
 #pragma once
 
 /// The cluster file as frozen structs: validated once, never changed. Defaults are the values of a
-/// file that does not name the key.
+/// file that does not name the key; a key that can be `auto` is `auto` in such a file.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,9 +20,13 @@ class ConfigError : public std::runtime_error {
 };
 
 struct HostPort {
-  std::string host;
-  std::uint16_t port = 0;
-  std::string to_string() const { return host + ":" + std::to_string(port); }
+  std::string host;        ///< name or address, IPv6 without brackets
+  std::uint16_t port = 0;  ///< 0: any free port (http, or control with `inproc`)
+  /// "127.0.0.1:8000", "[::1]:8000"
+  std::string to_string() const {
+    const bool is_ipv6 = host.find(':') != std::string::npos;
+    return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  }
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };
 
@@ -30,14 +34,17 @@ struct ModelConfig {
   std::filesystem::path path;         ///< Hugging Face folder; relative to the working directory
   std::string quantization = "none";  ///< only "none" on CPU
   Precision precision = Precision::kBFloat16;  ///< `auto`: bf16 where the CPU has the instructions
-  std::uint32_t max_model_len = 0;  ///< tokens, prompt + output; 0: the model's own limit
-  std::string served_name;          ///< in /v1/models; empty: the folder's name
+  /// Tokens, prompt + output. 0 is the model's own limit, which loading a cluster file fills in.
+  std::uint32_t max_model_len = 0;
+  std::string served_name;  ///< in /v1/models; a cluster file's default is the folder's name
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 struct CoordinatorConfig {
   HostPort http{"127.0.0.1", 8000};
   HostPort control{"127.0.0.1", 7070};
   std::uint32_t max_queued_requests = 1024;  ///< beyond: 429
+  friend bool operator==(const CoordinatorConfig&, const CoordinatorConfig&) = default;
 };
 
 struct KvCacheConfig {
@@ -45,6 +52,7 @@ struct KvCacheConfig {
   std::uint32_t page_size = 16;    ///< tokens, a power of two
   DType dtype = DType::kBFloat16;  ///< `auto`: float32 with precision float32, else bf16
   bool prefix_cache = true;
+  friend bool operator==(const KvCacheConfig&, const KvCacheConfig&) = default;
 };
 
 struct AttentionConfig {
@@ -52,6 +60,7 @@ struct AttentionConfig {
   std::string device = "cpu";
   std::uint32_t threads = 1;  ///< of each server
   KvCacheConfig kv_cache;
+  friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
 
 struct FfnConfig {
@@ -59,6 +68,7 @@ struct FfnConfig {
   std::string device = "cpu";
   std::uint32_t threads = 1;
   std::uint32_t expert_replicas = 1;
+  friend bool operator==(const FfnConfig&, const FfnConfig&) = default;
 };
 
 enum class TransportKind : std::uint8_t { kInproc, kShm };
@@ -69,6 +79,7 @@ struct TransportConfig {
   std::uint32_t spin_us =
       50;  ///< `auto`: 50 if the host has more cores than server threads, else 0
   DType combine_dtype = DType::kFloat32;  ///< float32 or bf16
+  friend bool operator==(const TransportConfig&, const TransportConfig&) = default;
 };
 
 /// What `scheduler.loop` picks.
@@ -85,6 +96,7 @@ struct SchedulerConfig {
   std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
   std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server
   std::uint32_t prefill_chunk = 256;       ///< most prompt tokens of one sequence in one step
+  friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };
 
 struct FaultConfig {
@@ -92,6 +104,7 @@ struct FaultConfig {
   std::uint32_t heartbeat_timeout_ms = 5000;  ///< silence after which a server is lost
   std::uint32_t stall_timeout_ms = 10000;
   std::uint32_t drain_timeout_ms = 30000;  ///< SIGTERM: running requests may finish so long
+  friend bool operator==(const FaultConfig&, const FaultConfig&) = default;
 };
 
 struct ClusterConfig {
@@ -107,16 +120,28 @@ struct ClusterConfig {
 
   /// Rows of one attention server in one lane that windows are sized for.
   std::uint32_t max_lane_rows() const { return scheduler.max_batched_tokens; }
+  friend bool operator==(const ClusterConfig&, const ClusterConfig&) = default;
 };
 
-/// Reads and validates a file. Throws ConfigError listing every problem found, one a line.
-ClusterConfig load_cluster_file(const std::filesystem::path& file);
+/// What `auto` values and thread limits depend on.
+struct HostFacts {
+  std::uint32_t num_cores = 1;  ///< that this process may run on
+  bool has_bf16 = false;        ///< the CPU has bf16 dot instructions
+  static HostFacts detect();
+};
+
+/// Reads and validates a file. Throws ConfigError listing every problem found, one a line, as
+/// "file:line: key: what is wrong; remedy", by ascending line.
+ClusterConfig load_cluster_file(const std::filesystem::path& file,
+                                const HostFacts& host = HostFacts::detect());
 
 /// As load_cluster_file, from text; `source_name` stands in for the file name in errors.
-ClusterConfig parse_cluster_text(const std::string& text, const std::string& source_name);
+ClusterConfig parse_cluster_text(const std::string& text, const std::string& source_name,
+                                 const HostFacts& host = HostFacts::detect());
 
 /// `fastfd serve MODEL_DIR`: a topology for this machine. Throws ConfigError.
-ClusterConfig default_cluster(const std::filesystem::path& model_dir);
+ClusterConfig default_cluster(const std::filesystem::path& model_dir,
+                              const HostFacts& host = HostFacts::detect());
 
 /// The effective values as a cluster file that parses back to the same config.
 std::string to_yaml(const ClusterConfig& config);

@@ -1,0 +1,240 @@
+#include "fastfd/config/cluster_config.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+
+#include "config/model_folder.h"
+#include "config/section.h"
+#include "config/validate.h"
+#include "fastfd/core/ids.h"
+
+namespace fastfd::config {
+namespace {
+
+constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 20;
+constexpr std::uint32_t kDefaultSpinUs = 50;
+constexpr std::uint32_t kMostMillis = 24U * 3600U * 1000U;
+
+/// Keys whose default depends on other keys, the host or the model.
+struct AutoValues {
+  std::optional<Precision> precision;
+  std::optional<DType> kv_dtype;
+  std::optional<std::uint32_t> spin_us;
+  std::optional<std::uint32_t> microbatches;
+};
+
+void read_model(Section section, ModelConfig& model, AutoValues& autos) {
+  std::string path;
+  section.read("path", path);
+  model.path = path;
+  section.read_choice<std::string>(
+      "quantization", model.quantization, {{"none", "none"}},
+      {{"fp8*", "needs the GPU kernels, which this build does not have"},
+       {"int*", "is not supported"},
+       {"awq", "is not supported"},
+       {"gptq", "is not supported"},
+       {"mxfp4", "is not supported"}});
+  section.read_choice<std::optional<Precision>>(
+      "precision", autos.precision,
+      {{"auto", std::nullopt}, {"bf16", Precision::kBFloat16}, {"float32", Precision::kFloat32}});
+  section.read("max_model_len", model.max_model_len, {0, 1U << 24});
+  section.read("served_name", model.served_name);
+  section.finish();
+}
+
+void read_coordinator(Section section, CoordinatorConfig& coordinator) {
+  section.read("http", coordinator.http);
+  section.read("control", coordinator.control);
+  section.read("max_queued_requests", coordinator.max_queued_requests, {1, 1U << 20});
+  section.finish();
+}
+
+/// servers, device and threads, which both pools have.
+template <typename Pool>
+void read_pool(Section& section, Pool& pool) {
+  section.read("servers", pool.servers, {1, kMaxServers});
+  section.read_choice<std::string>("device", pool.device, {{"cpu", "cpu"}},
+                                   {{"cuda*", "is not in this build"},
+                                    {"gpu*", "is not in this build"},
+                                    {"rocm*", "is not supported"}});
+  section.read("threads", pool.threads, {1, 1024});
+}
+
+void read_attention(Section section, AttentionConfig& attention, AutoValues& autos) {
+  read_pool(section, attention);
+  Section kv = section.child("kv_cache");
+  kv.read("pages", attention.kv_cache.pages, {1, 1U << 24});
+  kv.read("page_size", attention.kv_cache.page_size, {1, 1024});
+  kv.read_choice<std::optional<DType>>(
+      "dtype", autos.kv_dtype,
+      {{"auto", std::nullopt}, {"bf16", DType::kBFloat16}, {"float32", DType::kFloat32}},
+      {{"fp8*", "needs the GPU kernels"},
+       {"float8*", "needs the GPU kernels"},
+       {"fp16", "is not supported"},
+       {"float16", "is not supported"}});
+  kv.read("prefix_cache", attention.kv_cache.prefix_cache);
+  kv.finish();
+  section.finish();
+}
+
+void read_ffn(Section section, FfnConfig& ffn) {
+  read_pool(section, ffn);
+  section.read("expert_replicas", ffn.expert_replicas, {1, kMaxServers});
+  section.finish();
+}
+
+void read_transport(Section section, TransportConfig& transport, AutoValues& autos) {
+  section.read_choice<TransportKind>(
+      "kind", transport.kind, {{"inproc", TransportKind::kInproc}, {"shm", TransportKind::kShm}},
+      {{"ucx", "is not in this build"},
+       {"cuda_ipc", "is not in this build"},
+       {"nccl", "is not in this build"}});
+  section.read_or_auto("spin_us", autos.spin_us, {0, 1'000'000});
+  section.read_choice<DType>("combine_dtype", transport.combine_dtype,
+                             {{"float32", DType::kFloat32}, {"bf16", DType::kBFloat16}});
+  section.finish();
+}
+
+void read_scheduler(Section section, SchedulerConfig& scheduler, AutoValues& autos) {
+  section.read_choice<SchedulerLoop>(
+      "loop", scheduler.loop,
+      {{"overlapped", SchedulerLoop::kOverlapped}, {"plain", SchedulerLoop::kPlain}});
+  section.read_or_auto("microbatches", autos.microbatches, {1, kMaxLanes});
+  section.read("plan_ahead", scheduler.plan_ahead, {1, 3});
+  section.read("max_sequences", scheduler.max_sequences, {1, 1U << 16});
+  section.read("max_batched_tokens", scheduler.max_batched_tokens, {1, 1U << 16});
+  section.read("prefill_chunk", scheduler.prefill_chunk, {1, 1U << 16});
+  section.finish();
+}
+
+void read_faults(Section section, FaultConfig& faults) {
+  section.read("heartbeat_ms", faults.heartbeat_ms, {10, kMostMillis});
+  section.read("heartbeat_timeout_ms", faults.heartbeat_timeout_ms, {20, kMostMillis});
+  section.read("stall_timeout_ms", faults.stall_timeout_ms, {100, kMostMillis});
+  section.read("drain_timeout_ms", faults.drain_timeout_ms, {0, kMostMillis});
+  section.finish();
+}
+
+ModelLimits check_model_folder(ModelConfig& model, Problems& problems) {
+  if (model.path.empty()) {
+    if (!problems.has("model.path")) {
+      problems.add("model.path",
+                   "is missing; name a Hugging Face model folder, as in `model: {path: "
+                   "models/atlas-moe}`");
+    }
+    return {};
+  }
+  std::string problem;
+  const ModelLimits limits = read_model_limits(model.path, problem);
+  if (!problem.empty()) {
+    problems.add("model.path", problem);
+  }
+  if (model.max_model_len == 0 && limits.max_positions) {
+    model.max_model_len = *limits.max_positions;
+  }
+  if (model.served_name.empty()) {
+    model.served_name = folder_name(model.path);
+  }
+  return limits;
+}
+
+void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig& config) {
+  config.model.precision =
+      autos.precision.value_or(host.has_bf16 ? Precision::kBFloat16 : Precision::kFloat32);
+  const DType dtype_of_precision =
+      config.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+  config.attention.kv_cache.dtype = autos.kv_dtype.value_or(dtype_of_precision);
+  const bool has_spare_core = host.num_cores > num_server_threads(config);
+  config.transport.spin_us = autos.spin_us.value_or(has_spare_core ? kDefaultSpinUs : 0);
+  config.scheduler.microbatches = autos.microbatches.value_or(0);
+}
+
+/// The one document of the text; syntax errors and empty texts are thrown here, as nothing else can
+/// be checked then.
+YAML::Node parse_document(const std::string& text, Problems& problems) {
+  std::vector<YAML::Node> documents;
+  try {
+    documents = YAML::LoadAll(text);
+  } catch (const YAML::Exception& error) {
+    const int line = error.mark.is_null() ? 1 : error.mark.line + 1;
+    problems.add_at(line, "",
+                    fmt::format("not valid YAML: {}; check indentation, quotes and "
+                                "brackets at or before this line",
+                                error.msg));
+  }
+  if (documents.size() > 1) {
+    problems.add("", "holds more than one YAML document; keep one cluster per file");
+  }
+  problems.raise_if_any();
+  if (documents.empty() || !documents[0].IsDefined() || documents[0].IsNull()) {
+    problems.add("", "the file is empty; it needs at least `model: {path: ...}`");
+  }
+  problems.raise_if_any();
+  return documents[0];
+}
+
+}  // namespace
+
+const char* to_string(TransportKind kind) {
+  return kind == TransportKind::kInproc ? "inproc" : "shm";
+}
+
+const char* to_string(SchedulerLoop loop) {
+  return loop == SchedulerLoop::kOverlapped ? "overlapped" : "plain";
+}
+
+ClusterConfig parse_cluster_text(const std::string& text, const std::string& source_name,
+                                 const HostFacts& host) {
+  Problems problems(source_name);
+  Section root(parse_document(text, problems), "", &problems);
+  ClusterConfig config;
+  config.source = source_name;
+  AutoValues autos;
+  read_model(root.child("model"), config.model, autos);
+  read_coordinator(root.child("coordinator"), config.coordinator);
+  read_attention(root.child("attention"), config.attention, autos);
+  read_ffn(root.child("ffn"), config.ffn);
+  read_transport(root.child("transport"), config.transport, autos);
+  read_scheduler(root.child("scheduler"), config.scheduler, autos);
+  read_faults(root.child("faults"), config.faults);
+  root.read_choice<std::string>("log_level", config.log_level,
+                                {{"trace", "trace"},
+                                 {"debug", "debug"},
+                                 {"info", "info"},
+                                 {"warn", "warn"},
+                                 {"error", "error"},
+                                 {"off", "off"}});
+  root.finish();
+  const ModelLimits limits = check_model_folder(config.model, problems);
+  resolve_auto(autos, host, config);
+  validate(config, host, limits, problems);
+  problems.raise_if_any();
+  return config;
+}
+
+ClusterConfig load_cluster_file(const std::filesystem::path& file, const HostFacts& host) {
+  Problems problems(file.string());
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(file, error);
+  const auto num_bytes = is_file ? std::filesystem::file_size(file, error) : 0;
+  std::ifstream stream(file, std::ios::binary);
+  if (!is_file || !stream) {
+    const bool exists = std::filesystem::exists(file, error);
+    problems.add("", exists ? "can't be read as a file; check its type and permissions"
+                            : "no such file; give the path of a cluster file, for example "
+                              "configs/quickstart.yaml");
+  } else if (num_bytes > kMostFileBytes) {
+    problems.add("", fmt::format("{} bytes are too many for a cluster file; check that it is one",
+                                 num_bytes));
+  }
+  problems.raise_if_any();
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  return parse_cluster_text(text, file.string(), host);
+}
+
+}  // namespace fastfd::config

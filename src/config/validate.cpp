@@ -1,0 +1,177 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <initializer_list>
+
+namespace fastfd::config {
+namespace {
+
+/// A check applies when none of the keys it reads has a problem of its own.
+bool all_good(const Problems& problems, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (problems.has(key)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Two names that mean the same interface for bind().
+bool hosts_overlap(const std::string& a, const std::string& b) {
+  const auto is_any = [](const std::string& host) { return host == "0.0.0.0" || host == "::"; };
+  const auto is_loopback = [](const std::string& host) {
+    return host == "localhost" || host == "127.0.0.1";
+  };
+  return a == b || is_any(a) || is_any(b) || (is_loopback(a) && is_loopback(b));
+}
+
+void check_ports(const ClusterConfig& config, Problems& problems) {
+  const auto& [http, control, unused] = config.coordinator;
+  if (all_good(problems, {"coordinator.http", "coordinator.control"}) && http.port != 0 &&
+      http.port == control.port && hosts_overlap(http.host, control.host)) {
+    problems.add(
+        "coordinator.control",
+        fmt::format("port {} is coordinator.http's as well; give each its own, for example "
+                    "\"{}:{}\"",
+                    control.port, control.host, control.port == 65535 ? 7070 : control.port + 1));
+  }
+  if (all_good(problems, {"coordinator.control", "transport.kind"}) && control.port == 0 &&
+      config.transport.kind != TransportKind::kInproc) {
+    problems.add("coordinator.control",
+                 "port 0 (any free port) can't be told to server processes in advance; give a "
+                 "port, or use transport.kind: inproc");
+  }
+}
+
+void check_pool_threads(const std::string& pool, std::uint32_t threads, const HostFacts& host,
+                        Problems& problems) {
+  const std::string key = pool + ".threads";
+  if (!problems.has(key) && threads > host.num_cores) {
+    problems.add(
+        key, fmt::format("{} threads for one server, but this host has {} core{}; use at "
+                         "most {}",
+                         threads, host.num_cores, host.num_cores == 1 ? "" : "s", host.num_cores));
+  }
+}
+
+void check_threads(const ClusterConfig& config, const HostFacts& host, Problems& problems) {
+  check_pool_threads("attention", config.attention.threads, host, problems);
+  check_pool_threads("ffn", config.ffn.threads, host, problems);
+  if (!all_good(problems,
+                {"attention.threads", "ffn.threads", "attention.servers", "ffn.servers"})) {
+    return;
+  }
+  const std::uint64_t total = num_server_threads(config);
+  const std::uint64_t most = std::uint64_t{host.num_cores} * kMostThreadsPerCore;
+  if (total > most) {
+    problems.add(
+        config.attention.servers >= config.ffn.servers ? "attention.servers" : "ffn.servers",
+        fmt::format("{} attention x {} threads + {} ffn x {} threads = {} server threads on {} "
+                    "core{}; use at most {}",
+                    config.attention.servers, config.attention.threads, config.ffn.servers,
+                    config.ffn.threads, total, host.num_cores, host.num_cores == 1 ? "" : "s",
+                    most));
+  }
+}
+
+void check_experts(const ClusterConfig& config, const ModelLimits& model, Problems& problems) {
+  const auto& ffn = config.ffn;
+  if (all_good(problems, {"ffn.servers", "ffn.expert_replicas"}) &&
+      ffn.expert_replicas > ffn.servers) {
+    problems.add("ffn.expert_replicas",
+                 fmt::format("{} copies of an expert need as many FFN servers, there {} {}; use at "
+                             "most {} or raise ffn.servers",
+                             ffn.expert_replicas, ffn.servers == 1 ? "is" : "are", ffn.servers,
+                             ffn.servers));
+  }
+  if (!problems.has("ffn.servers") && model.num_experts && ffn.servers > *model.num_experts) {
+    problems.add("ffn.servers",
+                 fmt::format("{} servers for the model's {} experts leave some without one; use at "
+                             "most {}",
+                             ffn.servers, *model.num_experts, *model.num_experts));
+  }
+}
+
+void check_kv_cache(const ClusterConfig& config, const ModelLimits& model, Problems& problems) {
+  const auto& kv = config.attention.kv_cache;
+  const std::uint32_t max_len = config.model.max_model_len;
+  if (!problems.has("model.max_model_len") && model.max_positions &&
+      max_len > *model.max_positions) {
+    problems.add("model.max_model_len",
+                 fmt::format("{} tokens, but the model was made for {} (max_position_embeddings in "
+                             "config.json); use at most {}",
+                             max_len, *model.max_positions, *model.max_positions));
+  }
+  if (!problems.has("attention.kv_cache.page_size") && !std::has_single_bit(kv.page_size)) {
+    problems.add("attention.kv_cache.page_size",
+                 fmt::format("{} is not a power of two; use {} or {}", kv.page_size,
+                             std::bit_floor(kv.page_size), std::bit_ceil(kv.page_size)));
+  }
+  if (!all_good(problems, {"attention.kv_cache.pages", "attention.kv_cache.page_size",
+                           "model.max_model_len"})) {
+    return;
+  }
+  const std::uint64_t capacity = std::uint64_t{kv.pages} * kv.page_size;
+  if (capacity < max_len) {
+    problems.add("attention.kv_cache.pages",
+                 fmt::format("{} pages x {} tokens = {} tokens hold no sequence of "
+                             "model.max_model_len = {}; use at least {} pages or lower "
+                             "model.max_model_len to {}",
+                             kv.pages, kv.page_size, capacity, max_len,
+                             (max_len + kv.page_size - 1) / kv.page_size, capacity));
+  }
+}
+
+void check_scheduler(const ClusterConfig& config, Problems& problems) {
+  const auto& scheduler = config.scheduler;
+  if (all_good(problems, {"scheduler.prefill_chunk", "scheduler.max_batched_tokens"}) &&
+      scheduler.prefill_chunk > scheduler.max_batched_tokens) {
+    problems.add("scheduler.prefill_chunk",
+                 fmt::format("a chunk of {} tokens does not fit in a step of max_batched_tokens = "
+                             "{}; use at most {} or raise max_batched_tokens",
+                             scheduler.prefill_chunk, scheduler.max_batched_tokens,
+                             scheduler.max_batched_tokens));
+  }
+  // Placement may put every running sequence on one attention server, and each has a decode row.
+  if (all_good(problems, {"scheduler.max_sequences", "scheduler.max_batched_tokens"}) &&
+      scheduler.max_sequences > scheduler.max_batched_tokens) {
+    problems.add("scheduler.max_batched_tokens",
+                 fmt::format("{} rows of a step don't hold one decode row for each of "
+                             "max_sequences = {}; use at least {} or lower max_sequences",
+                             scheduler.max_batched_tokens, scheduler.max_sequences,
+                             scheduler.max_sequences));
+  }
+}
+
+void check_faults(const ClusterConfig& config, Problems& problems) {
+  const auto& faults = config.faults;
+  if (all_good(problems, {"faults.heartbeat_ms", "faults.heartbeat_timeout_ms"}) &&
+      faults.heartbeat_timeout_ms < 2 * std::uint64_t{faults.heartbeat_ms}) {
+    problems.add("faults.heartbeat_timeout_ms",
+                 fmt::format("{} ms is less than two heartbeats of {} ms, one late message would "
+                             "lose a server; use at least {}",
+                             faults.heartbeat_timeout_ms, faults.heartbeat_ms,
+                             2 * std::uint64_t{faults.heartbeat_ms}));
+  }
+}
+
+}  // namespace
+
+std::uint64_t num_server_threads(const ClusterConfig& config) {
+  return std::uint64_t{config.attention.servers} * config.attention.threads +
+         std::uint64_t{config.ffn.servers} * config.ffn.threads;
+}
+
+void validate(const ClusterConfig& config, const HostFacts& host, const ModelLimits& model,
+              Problems& problems) {
+  check_ports(config, problems);
+  check_threads(config, host, problems);
+  check_experts(config, model, problems);
+  check_kv_cache(config, model, problems);
+  check_scheduler(config, problems);
+  check_faults(config, problems);
+}
+
+}  // namespace fastfd::config

@@ -1,0 +1,228 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "fastfd/config/cluster_config.h"
+
+namespace fastfd::config {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kModel = FASTFD_SOURCE_DIR "/models/atlas-moe";
+constexpr HostFacts kHost{.num_cores = 4, .has_bf16 = true};
+
+std::string error_of(const std::string& text, const HostFacts& host = kHost) {
+  try {
+    parse_cluster_text(text, "c.yaml", host);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Rows of one bad file each: what follows the model's line, and the whole message but "c.yaml:".
+struct BadFile {
+  const char* name;
+  const char* text;
+  const char* error;
+};
+
+void PrintTo(const BadFile& file, std::ostream* out) { *out << file.name; }
+
+class BadFileTest : public ::testing::TestWithParam<BadFile> {};
+
+TEST_P(BadFileTest, NamesLineKeyFaultAndRemedy) {
+  const auto& [name, text, error] = GetParam();
+  EXPECT_EQ(error_of("model: {path: " + kModel + "}\n" + text), std::string("c.yaml:") + error);
+}
+
+const BadFile kBadFiles[] = {
+    {"UnknownSection", "atention: {servers: 1}",
+     "2: atention: unknown key; did you mean 'attention'?"},
+    {"UnknownKey", "ffn:\n  server: 1", "3: ffn.server: unknown key; did you mean 'servers'?"},
+    {"UnknownNestedKey", "attention:\n  kv_cache:\n    pagesize: 16",
+     "4: attention.kv_cache.pagesize: unknown key; did you mean 'page_size'?"},
+    {"UnknownKeyLikeNoOther", "transport: {quux_frobnicate: 1}",
+     "2: transport.quux_frobnicate: unknown key; the keys here are kind, spin_us, combine_dtype"},
+    {"DuplicateKey", "ffn: {servers: 1}\nscheduler: {plan_ahead: 1}\nffn: {servers: 2}",
+     "4: ffn: given twice, first on line 2; keep one of the two"},
+    {"DuplicateNestedKey", "ffn:\n  servers: 1\n  servers: 2",
+     "4: ffn.servers: given twice, first on line 3; keep one of the two"},
+    {"TextForNumber", "ffn: {servers: two}",
+     "2: ffn.servers: expected an integer from 1 to 64, got 'two'; write a whole number in that "
+     "range"},
+    {"FractionForNumber", "ffn: {servers: 1.5}",
+     "2: ffn.servers: expected an integer from 1 to 64, got '1.5'; write a whole number in that "
+     "range"},
+    {"NegativeNumber", "ffn: {servers: -1}",
+     "2: ffn.servers: expected an integer from 1 to 64, got '-1'; write a whole number in that "
+     "range"},
+    {"QuotedNumber", "ffn: {servers: \"2\"}",
+     "2: ffn.servers: expected an integer from 1 to 64, got the text \"2\"; remove the quotes"},
+    {"HugeNumber", "ffn: {servers: 99999999999999999999999}",
+     "2: ffn.servers: expected an integer from 1 to 64, got '99999999999999999999999'; write a "
+     "whole number in that range"},
+    {"ListForNumber", "ffn: {servers: [1, 2]}",
+     "2: ffn.servers: expected an integer from 1 to 64, got a list; give one value or remove the "
+     "key"},
+    {"NothingForNumber", "ffn: {servers: }",
+     "2: ffn.servers: expected an integer from 1 to 64, got nothing; give one value or remove the "
+     "key"},
+    {"ScalarForSection", "ffn: 3",
+     "2: ffn: expected a map of keys, got '3'; write it as `ffn: {key: value}`"},
+    {"EmptySection",
+     "ffn:", "2: ffn: expected a map of keys, got nothing; write it as `ffn: {key: value}`"},
+    {"ListAsKey", "? [a, b]\n: 1", "2: a key must be plain text; remove the brackets around it"},
+    {"NoBool", "attention: {kv_cache: {prefix_cache: yes}}",
+     "2: attention.kv_cache.prefix_cache: expected true or false, got 'yes'; write one of the "
+     "two"},
+    {"NoAttentionServers", "attention: {servers: 0}",
+     "2: attention.servers: 0 is out of range; use an integer from 1 to 64"},
+    {"TooManyServers", "ffn: {servers: 65}",
+     "2: ffn.servers: 65 is out of range; use an integer from 1 to 64"},
+    {"MoreServersThanExperts", "ffn: {servers: 17}",
+     "2: ffn.servers: 17 servers for the model's 16 experts leave some without one; use at most "
+     "16"},
+    {"NoAddress", "coordinator: {http: 8000}",
+     "2: coordinator.http: '8000' is no address; write \"host:port\" with a port from 0 to 65535, "
+     "as in \"127.0.0.1:8000\" or \"[::1]:8000\""},
+    {"PortTooLarge", "coordinator: {http: 'localhost:65536'}",
+     "2: coordinator.http: 'localhost:65536' is no address; write \"host:port\" with a port from 0 "
+     "to 65535, as in \"127.0.0.1:8000\" or \"[::1]:8000\""},
+    {"SamePortTwice", "coordinator:\n  http: 127.0.0.1:9000\n  control: 0.0.0.0:9000",
+     "4: coordinator.control: port 9000 is coordinator.http's as well; give each its own, for "
+     "example \"0.0.0.0:9001\""},
+    {"PortOfTheDefaultTaken", "coordinator: {http: 'localhost:7070'}",
+     "2: coordinator.control: port 7070 is coordinator.http's as well; give each its own, for "
+     "example \"127.0.0.1:7071\""},
+    {"AnyControlPort", "coordinator: {control: '127.0.0.1:0'}",
+     "2: coordinator.control: port 0 (any free port) can't be told to server processes in "
+     "advance; give a port, or use transport.kind: inproc"},
+    {"PageSizeNoPowerOfTwo", "attention: {kv_cache: {page_size: 24}}",
+     "2: attention.kv_cache.page_size: 24 is not a power of two; use 16 or 32"},
+    {"PoolTooSmall", "attention: {kv_cache: {pages: 100, page_size: 16}}",
+     "2: attention.kv_cache.pages: 100 pages x 16 tokens = 1600 tokens hold no sequence of "
+     "model.max_model_len = 2048; use at least 128 pages or lower model.max_model_len to 1600"},
+    {"MoreThreadsThanCores", "attention: {threads: 5}",
+     "2: attention.threads: 5 threads for one server, but this host has 4 cores; use at most 4"},
+    {"MoreThreadsThanSense", "attention: {servers: 16, threads: 4}\nffn: {servers: 1}",
+     "2: attention.servers: 16 attention x 4 threads + 1 ffn x 1 threads = 65 server threads on 4 "
+     "cores; use at most 64"},
+    {"PlanAheadTooFar", "scheduler: {plan_ahead: 4}",
+     "2: scheduler.plan_ahead: 4 is out of range; use an integer from 1 to 3"},
+    {"NoPlanAhead", "scheduler: {plan_ahead: 0}",
+     "2: scheduler.plan_ahead: 0 is out of range; use an integer from 1 to 3"},
+    {"TooManyLanes", "scheduler: {microbatches: 5}",
+     "2: scheduler.microbatches: 5 is out of range; use `auto` or an integer from 1 to 4"},
+    {"MisspeltAuto", "scheduler: {microbatches: automatic}",
+     "2: scheduler.microbatches: expected `auto` or an integer from 1 to 4, got 'automatic'; write "
+     "a whole number in that range"},
+    {"ChunkLargerThanStep", "scheduler: {max_batched_tokens: 128, prefill_chunk: 129}",
+     "2: scheduler.prefill_chunk: a chunk of 129 tokens does not fit in a step of "
+     "max_batched_tokens = 128; use at most 128 or raise max_batched_tokens"},
+    {"DecodeRowsDontFit", "scheduler: {max_batched_tokens: 63, prefill_chunk: 8}",
+     "2: scheduler.max_batched_tokens: 63 rows of a step don't hold one decode row for each of "
+     "max_sequences = 64; use at least 64 or lower max_sequences"},
+    {"MoreReplicasThanServers", "ffn: {servers: 2, expert_replicas: 3}",
+     "2: ffn.expert_replicas: 3 copies of an expert need as many FFN servers, there are 2; use at "
+     "most 2 or raise ffn.servers"},
+    {"CudaDevice", "attention: {device: 'cuda:0'}",
+     "2: attention.device: 'cuda:0' is not in this build; use cpu"},
+    {"UnknownDevice", "ffn: {device: abacus}", "2: ffn.device: 'abacus' is not known; use cpu"},
+    {"TransportNotBuilt", "transport: {kind: ucx}",
+     "2: transport.kind: 'ucx' is not in this build; use one of inproc, shm"},
+    {"UnknownTransport", "transport: {kind: pigeon}",
+     "2: transport.kind: 'pigeon' is not known; use one of inproc, shm"},
+    {"UnknownCombineType", "transport: {combine_dtype: fp4}",
+     "2: transport.combine_dtype: 'fp4' is not known; use one of float32, bf16"},
+    {"Fp8Cache", "attention: {kv_cache: {dtype: fp8}}",
+     "2: attention.kv_cache.dtype: 'fp8' needs the GPU kernels; use one of auto, bf16, float32"},
+    {"UnknownLoop", "scheduler: {loop: eager}",
+     "2: scheduler.loop: 'eager' is not known; use one of overlapped, plain"},
+    {"HeartbeatTimeoutTooShort", "faults: {heartbeat_ms: 500, heartbeat_timeout_ms: 900}",
+     "2: faults.heartbeat_timeout_ms: 900 ms is less than two heartbeats of 500 ms, one late "
+     "message would lose a server; use at least 1000"},
+    {"UnknownLogLevel", "log_level: loud",
+     "2: log_level: 'loud' is not known; use one of trace, debug, info, warn, error, off"},
+    {"TwoDocuments", "---\nffn: {servers: 1}",
+     "1: holds more than one YAML document; keep one cluster per file"},
+};
+
+INSTANTIATE_TEST_SUITE_P(ClusterFile, BadFileTest, ::testing::ValuesIn(kBadFiles),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+TEST(ConfigErrorsTest, ReportsEveryProblemByLine) {
+  const std::string error = error_of("scheduler: {plan_ahead: 9}\nmodel: {path: " + kModel +
+                                     ", quantization: awq}\nffn:\n  servers: 0\n  thread: 1\n");
+  EXPECT_EQ(error,
+            "c.yaml:1: scheduler.plan_ahead: 9 is out of range; use an integer from 1 to 3\n"
+            "c.yaml:2: model.quantization: 'awq' is not supported; use none\n"
+            "c.yaml:4: ffn.servers: 0 is out of range; use an integer from 1 to 64\n"
+            "c.yaml:5: ffn.thread: unknown key; did you mean 'threads'?");
+}
+
+TEST(ConfigErrorsTest, ModelPathIsRequired) {
+  EXPECT_THAT(error_of("ffn: {servers: 1}"), StartsWith("c.yaml:1: model.path: is missing; name"));
+  EXPECT_THAT(error_of("\nmodel: {precision: bf16}"), StartsWith("c.yaml:2: model.path: is miss"));
+  EXPECT_THAT(error_of("model: {path: ''}"),
+              StartsWith("c.yaml:1: model.path: is empty; give a value"));
+}
+
+TEST(ConfigErrorsTest, ModelFolderMustHoldAModel) {
+  EXPECT_THAT(error_of("model: {path: /nonexistent/m}"),
+              StartsWith("c.yaml:1: model.path: no folder /nonexistent/m; give the path"));
+  EXPECT_THAT(error_of("model:\n  path: " + kModel + "/config.json"),
+              AllOf(StartsWith("c.yaml:2: model.path: "), HasSubstr("is not a folder; give")));
+  EXPECT_THAT(error_of("model: {path: " FASTFD_SOURCE_DIR "/configs}"),
+              HasSubstr("has no config.json; give a Hugging Face model folder"));
+}
+
+TEST(ConfigErrorsTest, LimitsOfTheModelHold) {
+  EXPECT_EQ(error_of("model: {path: " + kModel + ", max_model_len: 4096}"),
+            "c.yaml:1: model.max_model_len: 4096 tokens, but the model was made for 2048 "
+            "(max_position_embeddings in config.json); use at most 2048");
+}
+
+TEST(ConfigErrorsTest, SyntaxErrorsNameTheLine) {
+  EXPECT_THAT(error_of("model: {path: x}\nffn: {servers: 1\n"), StartsWith("c.yaml:3: not valid"));
+  EXPECT_THAT(error_of("a: b\n\tc: d"), AllOf(StartsWith("c.yaml:2: not valid YAML: "),
+                                              HasSubstr("check indentation, quotes")));
+  EXPECT_THAT(error_of(std::string(20000, '[')), StartsWith("c.yaml:1: not valid YAML: "));
+}
+
+TEST(ConfigErrorsTest, EmptyFiles) {
+  for (const char* text : {"", "\n\n", "# only a comment\n", "---\n", "~"}) {
+    EXPECT_EQ(error_of(text), "c.yaml:1: the file is empty; it needs at least `model: {path: ...}`")
+        << '"' << text << '"';
+  }
+  EXPECT_THAT(error_of("just text"), StartsWith("c.yaml:1: expected a map of keys, got 'just te"));
+}
+
+TEST(ConfigErrorsTest, FilesThatCantBeRead) {
+  const auto error_of_file = [](const std::filesystem::path& file) -> std::string {
+    try {
+      load_cluster_file(file);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(error_of_file("/nonexistent.yaml"),
+              StartsWith("/nonexistent.yaml:1: no such file; give the path of a cluster file"));
+  EXPECT_THAT(error_of_file("/"), StartsWith("/:1: can't be read as a file"));
+  const auto large = std::filesystem::path(::testing::TempDir()) / "fastfd_large_cluster.yaml";
+  std::ofstream(large) << std::string((1U << 20) + 1, '#');
+  EXPECT_THAT(error_of_file(large), HasSubstr("bytes are too many for a cluster file"));
+  std::filesystem::remove(large);
+}
+
+}  // namespace
+}  // namespace fastfd::config

@@ -1,0 +1,162 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "fastfd/config/cluster_config.h"
+
+namespace fastfd::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::filesystem::path kSourceDir = FASTFD_SOURCE_DIR;
+const std::string kModel = (kSourceDir / "models" / "atlas-moe").string();
+constexpr HostFacts kHost{.num_cores = 8, .has_bf16 = true};
+
+ClusterConfig parse(const std::string& rest, const HostFacts& host = kHost) {
+  return parse_cluster_text("model: {path: " + kModel + "}\n" + rest, "test.yaml", host);
+}
+
+TEST(ClusterConfigTest, QuickstartIsTheDocumentedCluster) {
+  // The tests run in the source folder, which the file's relative model path needs.
+  const auto config = load_cluster_file(kSourceDir / "configs" / "quickstart.yaml", {2, true});
+  EXPECT_EQ(config.source, kSourceDir / "configs" / "quickstart.yaml");
+  EXPECT_EQ(config.model.path, "models/atlas-moe");
+  EXPECT_EQ(config.model.quantization, "none");
+  EXPECT_EQ(config.model.precision, Precision::kBFloat16);
+  EXPECT_EQ(config.model.max_model_len, 2048U);
+  EXPECT_EQ(config.model.served_name, "atlas-moe");
+  EXPECT_EQ(config.coordinator.http, (HostPort{"127.0.0.1", 8000}));
+  EXPECT_EQ(config.coordinator.control, (HostPort{"127.0.0.1", 7070}));
+  EXPECT_EQ(config.attention.servers, 2U);
+  EXPECT_EQ(config.attention.kv_cache.pages, 2048U);
+  EXPECT_EQ(config.ffn.servers, 2U);
+  EXPECT_EQ(config.transport.kind, TransportKind::kShm);
+  EXPECT_EQ(config.transport.spin_us, 0U);  // four server threads on two cores
+  EXPECT_EQ(config.scheduler.microbatches, 0U);
+  EXPECT_EQ(config.scheduler.plan_ahead, 2U);
+  EXPECT_EQ(config.scheduler.prefill_chunk, 256U);
+}
+
+TEST(ClusterConfigTest, EveryShippedFileLoads) {
+  int num_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kSourceDir / "configs")) {
+    if (entry.path().extension() == ".yaml") {
+      EXPECT_NO_THROW(load_cluster_file(entry.path(), {2, true})) << entry.path();
+      ++num_files;
+    }
+  }
+  EXPECT_GE(num_files, 2);
+}
+
+TEST(ClusterConfigTest, KeysLeftOutGetTheDefaults) {
+  const auto config = parse("");
+  ClusterConfig expected;
+  expected.source = "test.yaml";
+  expected.model.path = kModel;
+  expected.model.max_model_len = 2048;  // max_position_embeddings of the model
+  expected.model.served_name = "atlas-moe";
+  EXPECT_EQ(config, expected);
+}
+
+TEST(ClusterConfigTest, ReadsEveryKey) {
+  const auto config = parse_cluster_text(
+      "model: {path: " + kModel +
+          "/, quantization: none, precision: float32, max_model_len: 64, served_name: Atlas 1}\n"
+          "coordinator: {http: '[::1]:80', control: 'example.org:81', max_queued_requests: 7}\n"
+          "attention:\n"
+          "  servers: 3\n"
+          "  device: cpu\n"
+          "  threads: 2\n"
+          "  kv_cache: {pages: 33, page_size: 8, dtype: bf16, prefix_cache: false}\n"
+          "ffn: {servers: 4, device: cpu, threads: 5, expert_replicas: 2}\n"
+          "transport: {kind: inproc, spin_us: 9, combine_dtype: bf16}\n"
+          "scheduler: {loop: plain, microbatches: 3, plan_ahead: 1, max_sequences: 6,\n"
+          "            max_batched_tokens: 12, prefill_chunk: 11}\n"
+          "faults: {heartbeat_ms: 21, heartbeat_timeout_ms: 99, stall_timeout_ms: 101,\n"
+          "         drain_timeout_ms: 0}\n"
+          "log_level: debug\n",
+      "all.yaml", kHost);
+  ClusterConfig expected;
+  expected.source = "all.yaml";
+  expected.model = {kModel + "/", "none", Precision::kFloat32, 64, "Atlas 1"};
+  expected.coordinator = {{"::1", 80}, {"example.org", 81}, 7};
+  expected.attention = {3, "cpu", 2, {33, 8, DType::kBFloat16, false}};
+  expected.ffn = {4, "cpu", 5, 2};
+  expected.transport = {TransportKind::kInproc, 9, DType::kBFloat16};
+  expected.scheduler = {SchedulerLoop::kPlain, 3, 1, 6, 12, 11};
+  expected.faults = {21, 99, 101, 0};
+  expected.log_level = "debug";
+  EXPECT_EQ(config, expected);
+  EXPECT_EQ(config.coordinator.http.to_string(), "[::1]:80");
+}
+
+TEST(ClusterConfigTest, AutoPrecisionFollowsTheCpuAndTheCacheFollowsThePrecision) {
+  const std::string autos =
+      "attention: {kv_cache: {dtype: auto}}\ntransport: {spin_us: auto}\n"
+      "scheduler: {microbatches: auto}\n";
+  const auto with = parse(autos, {8, true});
+  EXPECT_EQ(with.model.precision, Precision::kBFloat16);
+  EXPECT_EQ(with.attention.kv_cache.dtype, DType::kBFloat16);
+  EXPECT_EQ(with.scheduler.microbatches, 0U);
+  const auto without = parse(autos, {8, false});
+  EXPECT_EQ(without.model.precision, Precision::kFloat32);
+  EXPECT_EQ(without.attention.kv_cache.dtype, DType::kFloat32);
+  const auto mixed = parse_cluster_text("model: {path: " + kModel + ", precision: float32}\n" +
+                                            "attention: {kv_cache: {dtype: bf16}}\n",
+                                        "test.yaml", {8, true});
+  EXPECT_EQ(mixed.attention.kv_cache.dtype, DType::kBFloat16);
+}
+
+TEST(ClusterConfigTest, AutoSpinsOnlyWithACoreToSpare) {
+  const std::string four_threads = "attention: {servers: 2}\nffn: {servers: 1, threads: 2}\n";
+  EXPECT_EQ(parse(four_threads, {5, true}).transport.spin_us, 50U);
+  EXPECT_EQ(parse(four_threads, {4, true}).transport.spin_us, 0U);
+}
+
+TEST(ClusterConfigTest, YamlOfAConfigParsesBackEqual) {
+  auto config = parse(
+      "coordinator: {http: '[::]:1234'}\n"
+      "attention: {servers: 2, kv_cache: {pages: 999}}\n"
+      "scheduler: {microbatches: 4, loop: plain}\nlog_level: 'off'\n");
+  EXPECT_EQ(parse_cluster_text(to_yaml(config), "test.yaml", kHost), config);
+  config.scheduler.microbatches = 0;
+  config.model.served_name = "true: \"quoted\" \\ #auto\n\t\u00fc";
+  const std::string yaml = to_yaml(config);
+  EXPECT_THAT(yaml, HasSubstr("microbatches: auto"));
+  // Effective values no longer depend on the host.
+  EXPECT_EQ(parse_cluster_text(yaml, "test.yaml", {3, false}), config);
+}
+
+TEST(DefaultClusterTest, FitsTheHost) {
+  for (const std::uint32_t num_cores : {1U, 2U, 3U, 4U, 8U, 24U, 64U, 256U}) {
+    const HostFacts host{num_cores, true};
+    const auto config = default_cluster(kModel, host);
+    const std::uint32_t num_threads = config.attention.servers * config.attention.threads +
+                                      config.ffn.servers * config.ffn.threads;
+    EXPECT_LE(num_threads, std::max(2U, num_cores)) << num_cores;
+    EXPECT_GE(2 * num_threads, num_cores) << num_cores << " cores: at least half of them are used";
+    EXPECT_EQ(config.model.max_model_len, 2048U);
+    EXPECT_EQ(config.model.served_name, "atlas-moe");
+    EXPECT_TRUE(config.source.empty());
+    // What it says is a legal cluster file.
+    auto parsed = parse_cluster_text(to_yaml(config), "", host);
+    EXPECT_EQ(parsed, config) << num_cores;
+  }
+}
+
+TEST(DefaultClusterTest, RefusesAFolderWithoutAModel) {
+  try {
+    default_cluster(kSourceDir / "configs", kHost);
+    FAIL() << "accepted a folder without config.json";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no config.json; give a Hugging Face model folder"));
+  }
+}
+
+TEST(HostFactsTest, DetectsAtLeastOneCore) { EXPECT_GE(HostFacts::detect().num_cores, 1U); }
+
+}  // namespace
+}  // namespace fastfd::config
