@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <stdexcept>
+#include <vector>
+
+#include "fastfd/config/cluster_config.h"
+#include "fastfd/launcher/supervisor.h"
+
+namespace fastfd::launcher {
+
+/// The cluster can't be started on this machine. what() names cause and remedy.
+class LaunchError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct LaunchOptions {
+  std::filesystem::path executable;  ///< the `fastfd` that the children run
+  std::chrono::milliseconds stop_timeout{5000};
+  /// Running requests may finish so long after the first signal; less than stop_timeout.
+  std::chrono::milliseconds drain_timeout{3000};
+};
+
+/// The processes of a cluster: one coordinator, then attention servers, then FFN servers. All read
+/// `config_file`.
+std::vector<ChildSpec> cluster_children(const config::ClusterConfig& config,
+                                        const std::filesystem::path& executable,
+                                        const std::filesystem::path& config_file);
+
+/// Throws LaunchError unless the HTTP and the control port can be bound now.
+void check_ports_free(const config::ClusterConfig& config);
+
+/// Runs a cluster on this host until SIGINT, SIGTERM or SIGHUP, or until it can't go on. Children
+/// read a snapshot of `config`, so that a file edited meanwhile does not mix two configurations.
+/// A second SIGINT or SIGTERM kills at once. Returns the exit status: 0 after a requested stop.
+/// Throws LaunchError. Installs signal handlers: one call at a time, on the main thread.
+int run_launch(const config::ClusterConfig& config, const LaunchOptions& options);
+
+}  // namespace fastfd::launcher
