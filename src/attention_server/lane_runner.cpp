@@ -1,0 +1,256 @@
+#include "attention_server/lane_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/embedding/op.h"
+#include "kernels/gemm/op.h"
+#include "kernels/norm/op.h"
+#include "kernels/router/op.h"
+
+namespace fastfd::attention_server {
+namespace {
+
+// Rows whose logits exist at one time: bounds the buffer at large vocabularies; more rows stream
+// the LM head once per block.
+constexpr std::uint32_t kSampleBlock = 64;
+
+}  // namespace
+
+LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
+                       std::shared_ptr<const model::AttentionWeights> weights)
+    : options_(options),
+      spec_(spec),
+      weights_(std::move(weights)),
+      workers_(options.threads > 1 ? std::make_unique<device::WorkerPool>(options.threads)
+                                   : nullptr),
+      stream_{.workers = workers_.get(), .isa = device::detect_isa()},
+      kv_cache_(spec.num_layers, options.num_pages, options.page_size, spec.num_kv_heads,
+                spec.head_dim, options.kv_dtype),
+      rope_(kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta)) {
+  const std::size_t rows = options.max_lane_rows;
+  for (auto& lane : lanes_) {
+    lane.residual.resize(rows * spec.hidden_dim);
+  }
+  normed_.resize(rows * spec.hidden_dim);
+  qkv_.resize(rows * (spec.num_q_heads + 2 * spec.num_kv_heads) * spec.head_dim);
+  attention_out_.resize(rows * spec.num_q_heads * spec.head_dim);
+  router_logits_.resize(rows * spec.num_experts);
+  experts_.resize(rows * spec.experts_per_token);
+  route_weights_.resize(rows * spec.experts_per_token);
+  sample_residual_.resize(rows * spec.hidden_dim);
+  logits_.resize(std::min<std::size_t>(rows, kSampleBlock) * spec.vocab_size);
+}
+
+void LaneRunner::begin_epoch(transport::AttentionPort* port, const ExpertPlacement* placement,
+                             const std::atomic<bool>* abort) {
+  port_ = port;
+  placement_ = placement;
+  abort_ = abort;
+  const std::size_t num_servers = port->num_ffn_servers();
+  targets_.resize(num_servers);
+  partials_.resize(num_servers * options_.max_lane_rows);
+  for (auto& lane : lanes_) {
+    lane.window_rows.resize(num_servers * options_.max_lane_rows);
+  }
+}
+
+Status LaneRunner::gemm(const float* a, std::int64_t num_rows,
+                        const kernels::PackedWeights& weights, float* c, bool accumulate,
+                        Precision precision) {
+  return kernels::launch_gemm({.m = num_rows,
+                               .a = a,
+                               .lda = weights.k(),
+                               .weights = &weights,
+                               .c = c,
+                               .ldc = weights.n(),
+                               .accumulate = accumulate,
+                               .precision = precision},
+                              stream_);
+}
+
+Status LaneRunner::embed(LaneId lane, const LaneBatch& batch) {
+  return kernels::launch_embedding({.num_rows = batch.num_rows,
+                                    .dim = spec_.hidden_dim,
+                                    .vocab_size = spec_.vocab_size,
+                                    .tokens = batch.tokens.data(),
+                                    .table = weights_->embedding.data(),
+                                    .out = lanes_[lane].residual.data()},
+                                   stream_);
+}
+
+Status LaneRunner::normalize_first(LaneId lane, const LaneBatch& batch) {
+  return kernels::launch_rms_norm({.num_rows = batch.num_rows,
+                                   .dim = spec_.hidden_dim,
+                                   .x = lanes_[lane].residual.data(),
+                                   .weight = weights_->layers[0].input_norm.data(),
+                                   .y = normed_.data(),
+                                   .eps = spec_.rms_eps},
+                                  stream_);
+}
+
+Status LaneRunner::combine_rows(const transport::HopId& hop, std::span<const std::uint32_t> rows,
+                                std::uint32_t num_rows, float* residual, const float* norm_weight,
+                                float* normed) {
+  const Lane& lane = lanes_[hop.lane];
+  const std::size_t row_bytes = spec_.hidden_dim * dtype_bytes(options_.combine_dtype);
+  const std::uint32_t num_servers = port_->num_ffn_servers();
+  const auto count = static_cast<std::uint32_t>(rows.empty() ? num_rows : rows.size());
+  for (ServerRank rank = 0; rank < num_servers; ++rank) {
+    const std::byte* base = port_->combine_rows(rank, hop);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t row = rows.empty() ? i : rows[i];
+      const std::int32_t index = lane.window_rows[std::size_t{rank} * num_rows + row];
+      partials_[std::size_t{rank} * count + i] =
+          index < 0 ? nullptr : base + static_cast<std::size_t>(index) * row_bytes;
+    }
+  }
+  return kernels::launch_combine_norm({.num_rows = count,
+                                       .dim = spec_.hidden_dim,
+                                       .residual = residual,
+                                       .num_ranks = num_servers,
+                                       .partials = partials_.data(),
+                                       .partial_dtype = options_.combine_dtype,
+                                       .weight = norm_weight,
+                                       .y = normed,
+                                       .eps = spec_.rms_eps},
+                                      stream_);
+}
+
+Status LaneRunner::combine(const transport::HopId& hop, const LaneBatch& batch) {
+  return combine_rows(hop, {}, batch.num_rows, lanes_[hop.lane].residual.data(),
+                      weights_->layers[hop.layer + 1].input_norm.data(), normed_.data());
+}
+
+Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch) {
+  const auto& layer = weights_->layers[hop.layer];
+  const std::int64_t num_rows = batch.num_rows;
+  float* residual = lanes_[hop.lane].residual.data();
+  auto status = gemm(normed_.data(), num_rows, layer.qkv, qkv_.data(), false, options_.precision);
+  if (status) {
+    status = kernels::launch_qk_norm_rope(
+        {.num_rows = num_rows,
+         .num_q_heads = spec_.num_q_heads,
+         .num_kv_heads = spec_.num_kv_heads,
+         .head_dim = spec_.head_dim,
+         .qkv = qkv_.data(),
+         .q_norm_weight = layer.q_norm.empty() ? nullptr : layer.q_norm.data(),
+         .k_norm_weight = layer.k_norm.empty() ? nullptr : layer.k_norm.data(),
+         .positions = batch.positions.data(),
+         .table = &rope_,
+         .eps = spec_.rms_eps},
+        stream_);
+  }
+  if (status) {
+    status = kernels::launch_paged_attention(
+        {.num_q_heads = spec_.num_q_heads,
+         .qkv = qkv_.data(),
+         .pool = kv_cache_.pool(hop.layer),
+         .spans = batch.spans,
+         .out = attention_out_.data(),
+         .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
+         .abort = abort_},
+        stream_);
+  }
+  if (status) {
+    status = gemm(attention_out_.data(), num_rows, layer.out, residual, true, options_.precision);
+  }
+  if (status) {
+    status = kernels::launch_rms_norm({.num_rows = num_rows,
+                                       .dim = spec_.hidden_dim,
+                                       .x = residual,
+                                       .weight = layer.post_norm.data(),
+                                       .y = normed_.data(),
+                                       .eps = spec_.rms_eps},
+                                      stream_);
+  }
+  if (status) {
+    // Routes are decided in float whatever the precision: a flipped route is a different network.
+    status = gemm(normed_.data(), num_rows, layer.router, router_logits_.data(), false,
+                  Precision::kFloat32);
+  }
+  if (status) {
+    status = kernels::launch_router({.num_rows = num_rows,
+                                     .num_experts = spec_.num_experts,
+                                     .top_k = spec_.experts_per_token,
+                                     .logits = router_logits_.data(),
+                                     .renormalize = spec_.renormalize_routes,
+                                     .experts = experts_.data(),
+                                     .weights = route_weights_.data()},
+                                    stream_);
+  }
+  if (!status) {
+    return status;
+  }
+  const std::uint32_t num_servers = port_->num_ffn_servers();
+  for (ServerRank rank = 0; rank < num_servers; ++rank) {
+    const auto writer = port_->dispatch_buffer(rank, hop);
+    targets_[rank] = {.rows = writer.rows,
+                      .route_offsets = writer.route_offsets,
+                      .route_experts = writer.route_experts,
+                      .route_weights = writer.route_weights};
+  }
+  status = kernels::launch_dispatch({.num_rows = num_rows,
+                                     .hidden_dim = spec_.hidden_dim,
+                                     .top_k = spec_.experts_per_token,
+                                     .hidden = normed_.data(),
+                                     .experts = experts_.data(),
+                                     .weights = route_weights_.data(),
+                                     .dtype = options_.dispatch_dtype,
+                                     .placement = placement_,
+                                     .attention_rank = options_.rank,
+                                     .targets = targets_,
+                                     .row_index = lanes_[hop.lane].window_rows.data()});
+  if (!status) {
+    return status;
+  }
+  if (abort_->load(std::memory_order_relaxed)) {
+    return {StatusCode::kAborted, "epoch abandoned"};
+  }
+  for (ServerRank rank = 0; rank < num_servers; ++rank) {
+    port_->send_dispatch(rank, hop, targets_[rank].num_rows, targets_[rank].num_routes);
+  }
+  return Status::ok();
+}
+
+Status LaneRunner::sample(const transport::HopId& hop, const LaneBatch& batch,
+                          const SequenceTable& sequences,
+                          std::vector<kernels::SamplingOutput>& outputs) {
+  const auto num_samples = static_cast<std::uint32_t>(batch.samples.size());
+  outputs.resize(num_samples);
+  if (num_samples == 0) {
+    return Status::ok();
+  }
+  const std::size_t dim = spec_.hidden_dim;
+  sample_rows_.resize(num_samples);
+  for (std::uint32_t i = 0; i < num_samples; ++i) {
+    sample_rows_[i] = batch.samples[i].row;
+    std::memcpy(&sample_residual_[i * dim], &lanes_[hop.lane].residual[sample_rows_[i] * dim],
+                dim * sizeof(float));
+  }
+  auto status = combine_rows(hop, sample_rows_, batch.num_rows, sample_residual_.data(),
+                             weights_->final_norm.data(), normed_.data());
+  for (std::uint32_t first = 0; status && first < num_samples; first += kSampleBlock) {
+    const std::uint32_t count = std::min(kSampleBlock, num_samples - first);
+    status = gemm(&normed_[first * dim], count, weights_->lm_head, logits_.data(), false,
+                  options_.precision);
+    sampling_rows_.resize(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const SampleRow& sample = batch.samples[first + i];
+      const Slot& slot = sequences.slot(sample.slot);
+      sampling_rows_[i] = {.logits = &logits_[std::size_t{i} * spec_.vocab_size],
+                           .params = &slot.sampling,
+                           .counts = slot.counts.empty() ? nullptr : &slot.counts,
+                           .position = sample.position,
+                           .num_generated = sample.position - slot.prompt_len};
+    }
+    if (status) {
+      status = kernels::launch_sampling(sampling_rows_, spec_.vocab_size,
+                                        std::span(outputs).subspan(first, count), stream_);
+    }
+  }
+  return status;
+}
+
+}  // namespace fastfd::attention_server

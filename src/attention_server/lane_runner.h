@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention_server/kv_cache.h"
+#include "attention_server/sequence_table.h"
+#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/device/cpu.h"
+#include "kernels/dispatch/op.h"
+#include "kernels/rope/op.h"
+
+namespace fastfd::attention_server {
+
+/// The arithmetic of one lane on the CPU, between two hops: everything of DESIGN section 4 that is
+/// not waiting. Holds each lane's residual stream; scratch is shared, because lanes take turns.
+/// Used by the loop thread only.
+class LaneRunner {
+ public:
+  LaneRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
+             std::shared_ptr<const model::AttentionWeights> weights);
+
+  /// Data plane and placement of the epoch that starts.
+  void begin_epoch(transport::AttentionPort* port, const ExpertPlacement* placement,
+                   const std::atomic<bool>* abort);
+
+  /// Embeds the batch: the lane's residual stream starts.
+  Status embed(LaneId lane, const LaneBatch& batch);
+
+  /// Adds the FFN servers' answer of `hop` to the residual stream and normalises for the next
+  /// layer. For hop.layer 0 of a step call normalize_first instead.
+  Status combine(const transport::HopId& hop, const LaneBatch& batch);
+  Status normalize_first(LaneId lane, const LaneBatch& batch);
+
+  /// Attention of hop.layer, router, and M2N dispatch to every FFN server.
+  Status attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch);
+
+  /// After the last layer's answer: final norm, LM head and sampling of the rows that want it.
+  /// outputs [batch.samples.size()].
+  Status sample(const transport::HopId& hop, const LaneBatch& batch, const SequenceTable& sequences,
+                std::vector<kernels::SamplingOutput>& outputs);
+
+ private:
+  struct Lane {
+    std::vector<float> residual;            // [max_lane_rows, hidden_dim]
+    std::vector<std::int32_t> window_rows;  // [num_ffn_servers, num_rows] of the last dispatch
+  };
+
+  Status combine_rows(const transport::HopId& hop, std::span<const std::uint32_t> rows,
+                      std::uint32_t num_rows, float* residual, const float* norm_weight,
+                      float* normed);
+  Status gemm(const float* a, std::int64_t num_rows, const kernels::PackedWeights& weights,
+              float* c, bool accumulate, Precision precision);
+
+  AttentionServerOptions options_;
+  model::ModelSpec spec_;
+  std::shared_ptr<const model::AttentionWeights> weights_;
+  std::unique_ptr<device::WorkerPool> workers_;
+  device::CpuStream stream_;
+  KvCache kv_cache_;
+  kernels::RopeTable rope_;
+
+  transport::AttentionPort* port_ = nullptr;
+  const ExpertPlacement* placement_ = nullptr;
+  const std::atomic<bool>* abort_ = nullptr;
+
+  Lane lanes_[kMaxLanes];
+  std::vector<float> normed_;           // [max_lane_rows, hidden_dim]
+  std::vector<float> qkv_;              // [max_lane_rows, (q + 2 kv heads) * head_dim]
+  std::vector<float> attention_out_;    // [max_lane_rows, q heads * head_dim]
+  std::vector<float> router_logits_;    // [max_lane_rows, num_experts]
+  std::vector<std::int32_t> experts_;   // [max_lane_rows, top_k]
+  std::vector<float> route_weights_;    // [max_lane_rows, top_k]
+  std::vector<const void*> partials_;   // [num_ffn_servers * rows]
+  std::vector<float> sample_residual_;  // [max_lane_rows, hidden_dim]
+  std::vector<float> logits_;           // [kSampleBlock, vocab_size]
+  std::vector<std::uint32_t> sample_rows_;
+  std::vector<kernels::SamplingRow> sampling_rows_;
+  std::vector<kernels::DispatchTarget> targets_;  // [num_ffn_servers]
+};
+
+}  // namespace fastfd::attention_server
