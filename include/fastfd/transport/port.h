@@ -46,6 +46,7 @@ struct DispatchWriter {
   float* route_weights = nullptr;          ///< same
 };
 
+/// What one attention server sent. Valid until that server has been answered.
 struct DispatchReader {
   std::uint32_t num_rows = 0;
   std::uint32_t num_routes = 0;
@@ -53,6 +54,11 @@ struct DispatchReader {
   const std::uint32_t* route_offsets = nullptr;
   const std::uint32_t* route_experts = nullptr;
   const float* route_weights = nullptr;
+  /// False: a peer with a bug sent counts or route offsets that don't fit the window, and nothing
+  /// else here may be used but to report it. True: rows and offsets can be walked safely (expert
+  /// ids and values remain the reader's to check).
+  bool valid = true;
+  const char* problem = "";  ///< what is not valid: "more rows than max_lane_rows"
 };
 
 /// How a bounded wait ended.
@@ -69,10 +75,16 @@ struct WaitPolicy {
 };
 
 /// An attention server's end. One thread uses it; abort() and ring() are for any thread.
+///
+/// Peers are addressed by rank. Sends have no effect after abort() and for a hop of another epoch
+/// than the port's, so a late sender can neither move a flag back nor raise one at a live peer.
+/// A rank that is not connected, or a hop outside the window's shape, is a broken invariant
+/// (InternalError). Nothing here allocates but missing_peers().
 class AttentionPort {
  public:
   virtual ~AttentionPort() = default;
 
+  /// Highest connected rank + 1.
   virtual std::uint32_t num_ffn_servers() const = 0;
 
   /// Send half of dispatch: the peer's buffer for this hop. Write rows and routes into it, then
@@ -81,15 +93,18 @@ class AttentionPort {
   virtual void send_dispatch(ServerRank ffn_rank, const HopId& hop, std::uint32_t num_rows,
                              std::uint32_t num_routes) = 0;
 
-  /// Receive half of combine: blocks until every FFN server has answered this hop, the timeout
-  /// ran out, or abort(). Never returns kWoken.
+  /// Receive half of combine: blocks until every FFN server has answered this hop with as many rows
+  /// as it was sent, the timeout ran out, or abort(). Never returns kWoken. A hop of another epoch
+  /// than the port's is kAborted at once.
   virtual WaitOutcome wait_combine(const HopId& hop, std::chrono::microseconds timeout) = 0;
   /// True if every FFN server has answered. Never blocks.
   virtual bool combine_ready(const HopId& hop) = 0;
-  /// [rows, hidden_dim] of combine_dtype, row i for row i of the dispatch. Valid until the second
-  /// next dispatch of the lane.
+  /// [rows, hidden_dim] of combine_dtype, row i for row i of the dispatch. Valid until the lane's
+  /// next dispatch of a layer of the same parity (with an odd number of layers that is the very
+  /// next one, where a step ends).
   virtual const std::byte* combine_rows(ServerRank ffn_rank, const HopId& hop) const = 0;
-  /// FFN servers that have not answered the hop, for error messages: "FFN server 1".
+  /// FFN servers that have not answered the hop, for error messages: "FFN server 1", or
+  /// "FFN servers 0, 2 (answered 3 rows where 5 were sent)"; empty if none.
   virtual std::string missing_peers(const HopId& hop) const = 0;
 
   virtual void abort() = 0;  ///< makes waits return kAborted until begin_epoch
@@ -98,14 +113,16 @@ class AttentionPort {
   virtual void begin_epoch(Epoch epoch) = 0;
 };
 
-/// An FFN server's end. One thread uses it; abort() and ring() are for any thread.
+/// An FFN server's end. Threads, late sends and broken invariants as for AttentionPort.
 class FfnPort {
  public:
   virtual ~FfnPort() = default;
 
+  /// Highest connected rank + 1.
   virtual std::uint32_t num_attention_servers() const = 0;
 
-  /// True if every participant's dispatch of this hop has arrived. Never blocks.
+  /// True if every participant's dispatch of this hop has arrived. Never blocks. Never true for a
+  /// hop of another epoch than the port's.
   virtual bool dispatch_ready(const HopId& hop, ServerMask participants) = 0;
   virtual DispatchReader dispatch(ServerRank attention_rank, const HopId& hop) const = 0;
 
@@ -121,7 +138,7 @@ class FfnPort {
   /// Blocks until the doorbell differs from `seen`, the timeout ran out, or abort(). Returns
   /// kWoken, kTimedOut or kAborted.
   virtual WaitOutcome wait(std::uint32_t seen, std::chrono::microseconds timeout) = 0;
-  /// Participants whose dispatch has not arrived: "attention servers 0, 2".
+  /// Participants whose dispatch has not arrived: "attention servers 0, 2"; empty if none.
   virtual std::string missing_peers(const HopId& hop, ServerMask participants) const = 0;
 
   virtual void abort() = 0;
