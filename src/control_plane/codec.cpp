@@ -13,19 +13,17 @@ namespace {
 
 template <typename Message, typename Proto>
 Result<Message> decode(std::string_view bytes, google::protobuf::Arena* arena) {
+  arena->Reset();  // of the message before
   auto* proto = google::protobuf::Arena::CreateMessage<Proto>(arena);
-  Result<Message> result = Status(StatusCode::kInvalidArgument, "the message does not parse");
-  if (bytes.size() <= kMaxMessageBytes &&
-      proto->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    Message message;
-    if (auto error = from_proto(*proto, &message); error.empty()) {
-      result = std::move(message);
-    } else {
-      result = Status(StatusCode::kInvalidArgument, std::move(error));
-    }
+  if (bytes.size() > kMaxMessageBytes ||
+      !proto->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Status(StatusCode::kInvalidArgument, "the message does not parse");
   }
-  arena->Reset();
-  return result;
+  Message message;
+  if (auto error = from_proto(*proto, &message); !error.empty()) {
+    return Status(StatusCode::kInvalidArgument, std::move(error));
+  }
+  return message;
 }
 
 }  // namespace

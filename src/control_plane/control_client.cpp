@@ -308,9 +308,7 @@ ControlClient::~ControlClient() = default;
 void ControlClient::run() { impl_->run(); }
 void ControlClient::stop() { impl_->stop(); }
 void ControlClient::send_result(LaneResult result) { impl_->send(std::move(result)); }
-void ControlClient::send_failure(const Status& status) {
-  impl_->send(Failure{status.to_string()});
-}
+void ControlClient::send_failure(const Status& status) { impl_->send(Failure{status.to_string()}); }
 
 std::uint64_t draw_incarnation() {
   std::random_device device;

@@ -55,8 +55,7 @@ std::string why_refused(const Contract& ours, const Registration& theirs) {
   }
   Differences differences;
   differences.compare_hex("model fingerprint", ours.model_fingerprint, other.model_fingerprint);
-  differences.compare("attention servers", ours.num_attention_servers,
-                      other.num_attention_servers);
+  differences.compare("attention servers", ours.num_attention_servers, other.num_attention_servers);
   differences.compare("FFN servers", ours.num_ffn_servers, other.num_ffn_servers);
   differences.compare("rows of a lane", ours.max_lane_rows, other.max_lane_rows);
   differences.compare("hidden dimension", ours.hidden_dim, other.hidden_dim);

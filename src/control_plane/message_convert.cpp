@@ -192,8 +192,8 @@ ConvertError from_proto(const v1::Topology& proto, Topology* topology) {
     topology->peers.push_back({role, peer.rank(), peer.incarnation(), peer.data_plane_address()});
   }
   const auto& placement = proto.placement();
-  topology->placement = {placement.num_experts(), placement.num_servers(),
-                         placement.num_replicas(), placement.version()};
+  topology->placement = {placement.num_experts(), placement.num_servers(), placement.num_replicas(),
+                         placement.version()};
   // ExpertPlacement::contiguous makes a table of this size.
   constexpr std::uint32_t kMaxExperts = 1U << 16;
   if (placement.num_experts() == 0 || placement.num_experts() > kMaxExperts ||

@@ -307,8 +307,7 @@ ConvertError from_proto(const v1::FfnStepPlan& proto, FfnStepPlan* plan) {
   plan->num_lanes = proto.num_lanes();
   plan->lanes.reserve(static_cast<std::size_t>(proto.lanes_size()));
   for (const auto& lane : proto.lanes()) {
-    plan->lanes.push_back(
-        {lane.lane(), lane.participants(), lane.row_bucket(), lane.use_graph()});
+    plan->lanes.push_back({lane.lane(), lane.participants(), lane.row_bucket(), lane.use_graph()});
   }
   return {};
 }
@@ -336,8 +335,7 @@ void to_proto(const LaneResult& result, v1::LaneResult* proto) {
     has_logprobs = has_logprobs || std::bit_cast<std::uint32_t>(token.logprob) != 0;
   }
   if (has_logprobs) {
-    std::transform(tokens.begin(), tokens.end(),
-                   resized(proto->mutable_logprobs(), tokens.size()),
+    std::transform(tokens.begin(), tokens.end(), resized(proto->mutable_logprobs(), tokens.size()),
                    [](const SampledToken& token) { return token.logprob; });
   }
   top_logprobs_to_proto(tokens, proto);
