@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include "kernels/embedding/op.h"
+#include "kernels/simd/dispatch.h"
 
 namespace fastfd::kernels {
 
-Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& /*stream*/) {
+Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& stream) {
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
     const TokenId token = params.tokens[row];
     if (token < 0 || token >= params.vocab_size) {
@@ -13,11 +14,10 @@ Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& 
                           row, params.vocab_size)};
     }
   }
+  const simd::KernelTable& table = simd::kernel_table(stream.isa);
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
     const bf16* source = params.table + params.tokens[row] * params.dim;
-    for (std::int64_t i = 0; i < params.dim; ++i) {
-      params.out[row * params.dim + i] = source[i].to_float();
-    }
+    table.from_bf16(&source->bits, params.out + row * params.dim, params.dim);
   }
   return Status::ok();
 }

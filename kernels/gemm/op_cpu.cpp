@@ -1,8 +1,104 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
 #include "kernels/gemm/op.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {
-Status launch_gemm(const GemmParams& params, const device::CpuStream& /*stream*/) {
-  reference_gemm(params);
+namespace {
+
+/// Rows that pass over the weights together: their activations stay in the second-level cache.
+constexpr std::int64_t kRowBlock = 96;
+
+struct Activations {
+  const std::byte* rows = nullptr;
+  std::int64_t stride_bytes = 0;
+};
+
+/// What the inner kernel reads: the caller's floats, or their rounded copy in `scratch`.
+Activations prepare_activations(const GemmParams& params, const simd::KernelTable& table,
+                                device::HostBuffer& scratch) {
+  if (params.precision == Precision::kFloat32) {
+    return {reinterpret_cast<const std::byte*>(params.a),
+            params.lda * static_cast<std::int64_t>(sizeof(float))};
+  }
+  const std::int64_t k = params.weights->k();
+  const std::int64_t stride = (k + 31) / 32 * 32;
+  if (table.gemm_bf16 == nullptr) {
+    float* rounded = simd::reserve<float>(scratch, params.m * stride);
+    for (std::int64_t i = 0; i < params.m; ++i) {
+      table.round_bf16(params.a + i * params.lda, rounded + i * stride, k);
+    }
+    return {reinterpret_cast<const std::byte*>(rounded),
+            stride * static_cast<std::int64_t>(sizeof(float))};
+  }
+  auto* rounded = simd::reserve<std::uint16_t>(scratch, params.m * stride);
+  for (std::int64_t i = 0; i < params.m; ++i) {
+    table.to_bf16(params.a + i * params.lda, rounded + i * stride, k);
+    if (k % 2 != 0) {
+      rounded[i * stride + k] = 0;
+    }
+  }
+  return {reinterpret_cast<const std::byte*>(rounded),
+          stride * static_cast<std::int64_t>(sizeof(std::uint16_t))};
+}
+
+void run_panels(const GemmParams& params, const simd::KernelTable& table,
+                const Activations& activations, std::int64_t first_panel, std::int64_t end_panel) {
+  const PackedWeights& weights = *params.weights;
+  const std::int64_t first_column = first_panel * kPanelRows;
+  std::array<const void*, kRowBlock> rows;
+  for (std::int64_t first = 0; first < params.m; first += kRowBlock) {
+    const std::int64_t num_rows = std::min(kRowBlock, params.m - first);
+    for (std::int64_t i = 0; i < num_rows; ++i) {
+      rows[static_cast<std::size_t>(i)] = activations.rows + (first + i) * activations.stride_bytes;
+    }
+    const simd::GemmPanels panels{
+        .rows = rows.data(),
+        .num_rows = num_rows,
+        .weights = &weights.data()[first_column * weights.padded_k()].bits,
+        .k = weights.k(),
+        .num_columns = std::min(end_panel * kPanelRows, weights.n()) - first_column,
+        .c = params.c + first * params.ldc + first_column,
+        .ldc = params.ldc,
+        .accumulate = params.accumulate};
+    if (params.precision == Precision::kBFloat16 && table.gemm_bf16 != nullptr) {
+      table.gemm_bf16(panels);
+    } else {
+      table.gemm_f32(panels);
+    }
+  }
+}
+
+}  // namespace
+
+Status launch_gemm(const GemmParams& params, const device::CpuStream& stream) {
+  if (params.weights == nullptr || params.m < 0) {
+    return {StatusCode::kInvalidArgument, "gemm: needs weights and m >= 0"};
+  }
+  const PackedWeights& weights = *params.weights;
+  if (params.m == 0 || weights.n() == 0) {
+    return Status::ok();
+  }
+  if (params.lda < weights.k() || params.ldc < weights.n()) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("gemm: row strides {} and {} are shorter than k = {} and n = {}",
+                        params.lda, params.ldc, weights.k(), weights.n())};
+  }
+  thread_local device::HostBuffer scratch;
+  const simd::KernelTable& table = simd::kernel_table(stream.isa);
+  const Activations activations = prepare_activations(params, table, scratch);
+  const double microseconds = simd::estimated_microseconds(
+      2.0 * static_cast<double>(params.m) * static_cast<double>(weights.n() * weights.k()),
+      static_cast<double>(weights.num_bytes()));
+  simd::split(stream, weights.num_panels(), 1, microseconds,
+              [&](std::int64_t begin, std::int64_t end) {
+                run_panels(params, table, activations, begin, end);
+              });
   return Status::ok();
 }
+
 }  // namespace fastfd::kernels

@@ -1,8 +1,52 @@
+#include <fmt/format.h>
+
 #include "kernels/rope/op.h"
+#include "kernels/simd/dispatch.h"
+#include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {
-Status launch_qk_norm_rope(const QkNormRopeParams& params, const device::CpuStream& /*stream*/) {
-  reference_qk_norm_rope(params);
+namespace {
+
+void run_row(const QkNormRopeParams& params, const simd::KernelTable& table, std::int64_t row) {
+  const std::int64_t num_heads = params.num_q_heads + params.num_kv_heads;
+  const std::int64_t row_dim = (num_heads + params.num_kv_heads) * params.head_dim;
+  const std::int64_t half = params.table->rotary_dim / 2;
+  const std::int64_t angle = params.positions[row] * half;
+  for (std::int64_t head = 0; head < num_heads; ++head) {
+    float* x = params.qkv + row * row_dim + head * params.head_dim;
+    const float* weight = head < params.num_q_heads ? params.q_norm_weight : params.k_norm_weight;
+    if (weight != nullptr) {
+      table.rms_norm(x, weight, x, params.head_dim, params.eps);
+    }
+    table.rotate(x, params.table->cos.data() + angle, params.table->sin.data() + angle, half);
+  }
+}
+
+}  // namespace
+
+Status launch_qk_norm_rope(const QkNormRopeParams& params, const device::CpuStream& stream) {
+  if (params.table == nullptr || params.table->rotary_dim > params.head_dim) {
+    return {StatusCode::kInvalidArgument,
+            "rope: needs a table whose rotary_dim is at most head_dim"};
+  }
+  for (std::int64_t row = 0; row < params.num_rows; ++row) {
+    if (params.positions[row] < 0 || params.positions[row] >= params.table->max_positions) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("rope: position {} of row {} is outside the table of {}",
+                          params.positions[row], row, params.table->max_positions)};
+    }
+  }
+  const simd::KernelTable& table = simd::kernel_table(stream.isa);
+  const auto elements = static_cast<double>(
+      params.num_rows * (params.num_q_heads + params.num_kv_heads) * params.head_dim);
+  simd::split(stream, params.num_rows, 1,
+              simd::estimated_microseconds(20.0 * elements, 8.0 * elements),
+              [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t row = begin; row < end; ++row) {
+                  run_row(params, table, row);
+                }
+              });
   return Status::ok();
 }
+
 }  // namespace fastfd::kernels

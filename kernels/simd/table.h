@@ -1,0 +1,92 @@
+#pragma once
+
+/// What is compiled once per instruction set: the inner kernels, reached through a table that the
+/// launchers pick by CpuStream::isa (dispatch.h). Plain structs and pointers only, since the units
+/// behind it are compiled for different machines (see vec.h).
+
+#include <cstdint>
+
+namespace fastfd::kernels::simd {
+
+/// C[i][j] (+)= sum over k of rows[i][k] * W[j][k], over consecutive panels of packed weights.
+struct GemmPanels {
+  /// [num_rows] -> [k] floats, or [padded k] bf16 for `gemm_bf16`.
+  const void* const* rows = nullptr;
+  std::int64_t num_rows = 0;
+  const std::uint16_t* weights = nullptr;  ///< first panel, [num_panels][ceil(k/2)][64][2] bf16
+  std::int64_t k = 0;
+  std::int64_t num_columns = 0;  ///< of C, from the first panel on
+  float* c = nullptr;            ///< [num_rows, num_columns], row stride ldc
+  std::int64_t ldc = 0;
+  bool accumulate = false;
+};
+
+/// Queries of one KV head against its keys and values, in blocks of tokens.
+struct AttentionBlock {
+  std::int64_t num_queries = 0;           ///< at most kMaxAttentionQueries
+  const std::int64_t* limits = nullptr;   ///< [num_queries] tokens a query sees; ascending
+  const float* const* queries = nullptr;  ///< [num_queries] -> [head_dim]
+  float* const* outputs = nullptr;        ///< [num_queries] -> [head_dim]
+  const void* keys = nullptr;             ///< pool, at this KV head of page 0
+  const void* values = nullptr;
+  bool pool_is_bf16 = true;
+  const std::uint32_t* pages = nullptr;
+  std::int64_t page_size = 0;    ///< a power of two
+  std::int64_t page_stride = 0;  ///< elements from a page to the next
+  std::int64_t head_dim = 0;
+  float scale = 1.0F;
+  float* scratch = nullptr;  ///< attention_scratch_floats(head_dim)
+};
+
+inline constexpr std::int64_t kMaxAttentionQueries = 16;
+/// Tokens of a softmax block. Blocks start at multiples of it, so that the order of a row's sums
+/// depends on its position only.
+inline constexpr std::int64_t kAttentionTokens = 64;
+/// head_dim is padded to a multiple of it inside the scratch.
+inline constexpr std::int64_t kHeadDimPad = 64;
+
+constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
+  return (head_dim + kHeadDimPad - 1) / kHeadDimPad * kHeadDimPad;
+}
+constexpr std::int64_t attention_scratch_floats(std::int64_t head_dim) {
+  // Queries, sums of values, scores; one padded key and value row each for odd head sizes.
+  return kMaxAttentionQueries * (2 * padded_head_dim(head_dim) + kAttentionTokens) +
+         2 * kAttentionTokens * padded_head_dim(head_dim);
+}
+
+struct KernelTable {
+  const char* name;
+
+  void (*gemm_f32)(const GemmPanels&);
+  /// nullptr without bf16 dot instructions.
+  void (*gemm_bf16)(const GemmPanels&);
+  /// Rounds `num` floats to bf16.
+  void (*to_bf16)(const float* x, std::uint16_t* y, std::int64_t num);
+  /// Rounds to bf16 and back.
+  void (*round_bf16)(const float* x, float* y, std::int64_t num);
+  void (*from_bf16)(const std::uint16_t* x, float* y, std::int64_t num);
+
+  /// Rows of [32 gates, 32 ups] -> 32 times silu(gate) * up.
+  void (*swiglu)(const float* gate_up, float* hidden);
+  /// y += weight * x
+  void (*axpy)(float weight, const float* x, float* y, std::int64_t num);
+
+  /// y = x / sqrt(mean(x^2) + eps) * weight; y may be x.
+  void (*rms_norm)(const float* x, const float* weight, float* y, std::int64_t dim, float eps);
+  /// residual += sum of the partials; nullptr entries are skipped.
+  void (*add_partials)(float* residual, const void* const* partials, std::int64_t num_partials,
+                       std::int64_t partial_stride, bool partial_is_bf16, std::int64_t dim);
+  /// Half-split rotation of x[0 .. 2 * half).
+  void (*rotate)(float* x, const float* cos, const float* sin, std::int64_t half);
+
+  void (*attention)(const AttentionBlock&);
+
+  /// The largest element, and whether any is NaN. `num` at least 1.
+  float (*max_element)(const float* x, std::int64_t num, bool* has_nan);
+  /// First index >= begin with x[i] >= bound, or num.
+  std::int64_t (*find_at_least)(const float* x, std::int64_t begin, std::int64_t num, float bound);
+  /// Sum of exp((x[i] - largest) * scale); the terms go to y unless it is nullptr.
+  double (*exp_sum)(const float* x, std::int64_t num, float largest, float scale, float* y);
+};
+
+}  // namespace fastfd::kernels::simd

@@ -1,0 +1,10 @@
+#include "kernels/simd/make_table.h"
+
+namespace fastfd::kernels::simd {
+
+const KernelTable& avx512_table() {
+  static constexpr KernelTable kTable = FASTFD_SIMD::make_table("avx512");
+  return kTable;
+}
+
+}  // namespace fastfd::kernels::simd
