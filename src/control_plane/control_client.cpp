@@ -207,15 +207,14 @@ class ControlClient::Impl {
     outbox_.close();
     writer.join();
     stream->WritesDone();
+    if (!reason.empty()) {
+      context.TryCancel();  // this side ends it; what the coordinator still says is of no use
+    }
+    const grpc::Status status = stream->Finish();
     {
-      // A coordinator that hangs must not keep Finish waiting: what it says now is of no use.
       const std::lock_guard lock(mutex_);
       context_ = nullptr;
     }
-    if (!reason.empty() && !finished_) {
-      context.TryCancel();
-    }
-    const grpc::Status status = stream->Finish();
     if (reason.empty()) {
       reason = status.ok() ? "the coordinator closed it" : status.error_message();
     }

@@ -1,0 +1,3 @@
+fastfd_add_test(control_stream_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/control_stream_test.cpp
+  DEPENDS fastfd::control_plane fastfd_proto)
