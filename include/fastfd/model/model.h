@@ -50,7 +50,8 @@ struct ModelSpec {
   std::uint64_t fingerprint = 0;
 };
 
-/// Reads config files and tensor headers, no tensor data. Throws ModelError.
+/// Reads config files and tensor headers, no tensor data, and checks that every tensor the model
+/// needs is there in the right shape. Throws ModelError.
 ModelSpec load_model_spec(const std::filesystem::path& model_dir);
 
 struct AttentionLayerWeights {
@@ -77,9 +78,10 @@ struct FfnWeights {
   std::size_t num_bytes() const;
 };
 
-/// Names of the tensors whose data was read, for tests and logs.
+/// The tensors whose data was read, for tests and logs.
 struct LoadReport {
   std::vector<std::string> tensors;
+  std::uint64_t bytes_read = 0;  ///< of the checkpoint's files, headers not counted
 };
 
 /// Map, pack, drop the file pages. Throws ModelError (missing tensor, wrong shape or dtype,

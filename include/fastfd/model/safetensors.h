@@ -1,0 +1,105 @@
+#pragma once
+
+/// Reading of safetensors checkpoints: https://github.com/huggingface/safetensors#format
+/// A file is 8 bytes of little-endian header length, a JSON header that names type, shape and byte
+/// range of each tensor, and the tensors' bytes, without holes. A sharded checkpoint adds
+/// model.safetensors.index.json, whose `weight_map` says which file holds which tensor.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fastfd/core/dtype.h"
+
+namespace fastfd::model {
+
+/// Element types that the format knows. Only kF32, kF16 and kBF16 can be read as weights.
+enum class StoredDType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64,
+};
+
+/// "BF16", as in the header.
+const char* to_string(StoredDType dtype);
+std::size_t dtype_bytes(StoredDType dtype);
+
+/// Where a tensor lies. Validated: `num_bytes` is what type and shape need, the range lies in the
+/// file and overlaps no other.
+struct TensorInfo {
+  std::string name;
+  StoredDType dtype = StoredDType::kF32;
+  std::vector<std::uint64_t> shape;  ///< empty: a scalar
+  std::uint64_t num_elements = 0;
+  std::uint64_t file_offset = 0;  ///< of the first byte, from the beginning of the file; any value
+  std::uint64_t num_bytes = 0;
+  std::uint32_t file_index = 0;  ///< into Checkpoint::files()
+};
+
+/// "[4, 8]"
+std::string shape_to_string(std::span<const std::uint64_t> shape);
+
+/// The headers of all files of a checkpoint, and access to the data.
+///
+/// Opening reads headers only. A read maps no more than the pages of the range asked for, converts
+/// into the caller's buffer and unmaps: what was not asked for never becomes resident, and nothing
+/// stays so. Const functions may be called from any thread.
+class Checkpoint {
+ public:
+  /// Opens model.safetensors or what model.safetensors.index.json names. Throws ModelError naming
+  /// file and tensor for anything that breaks the format: truncation, a header that is too long or
+  /// no JSON, unknown types, duplicate names, ranges that overlap, leave holes, lie outside the
+  /// file or don't match type and shape; and for an index that disagrees with its shards.
+  static Checkpoint open(const std::filesystem::path& model_dir);
+  /// One file, whatever its name.
+  static Checkpoint open_file(const std::filesystem::path& file);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  /// By name, ascending.
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+  /// The tensor, which must exist, have exactly this shape and a type that can be read. Throws
+  /// ModelError.
+  const TensorInfo& require(const std::string& name, std::span<const std::uint64_t> shape) const;
+
+  /// Elements first .. first + count - 1 in row-major order; `out` has room for `count`. float32
+  /// and float16 are rounded to nearest even. Throws ModelError if the file became shorter since
+  /// it was opened or can't be mapped; the range must lie in the tensor.
+  void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, bf16* out) const;
+  void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
+
+ private:
+  class File;
+  Checkpoint();
+  void add_file(const std::filesystem::path& file);
+  template <typename T>
+  void read_as(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, T* out) const;
+
+  std::vector<std::filesystem::path> files_;
+  std::vector<std::unique_ptr<File>> handles_;  // [files_.size()]
+  std::map<std::string, TensorInfo> tensors_;
+};
+
+}  // namespace fastfd::model

@@ -1,0 +1,146 @@
+#include "fastfd/model/model.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "model/architecture.h"
+#include "model/hf_config.h"
+#include "model/safetensors_header.h"
+
+namespace fastfd::model {
+namespace {
+
+/// FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
+class Fingerprint {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) {
+      add_byte(static_cast<unsigned char>(c));
+    }
+    add_byte(0);  // "ab", "c" is not "a", "bc"
+  }
+  /// Byte by byte, so that the machine's byte order has no part in it.
+  void add(std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      add_byte(static_cast<unsigned char>(number >> shift));
+    }
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  void add_byte(unsigned char byte) { value_ = (value_ ^ byte) * 0x100000001b3ULL; }
+
+  std::uint64_t value_ = 0xcbf29ce484222325ULL;
+};
+
+std::uint64_t fingerprint(const HfConfig& config, const Checkpoint& checkpoint) {
+  Fingerprint digest;
+  digest.add(config.text());
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    digest.add(name);
+    digest.add(to_string(tensor.dtype));
+    digest.add(std::uint64_t{tensor.shape.size()});
+    for (const std::uint64_t dim : tensor.shape) {
+      digest.add(dim);
+    }
+    digest.add(checkpoint.files()[tensor.file_index].filename().string());
+    digest.add(tensor.file_offset);
+  }
+  return digest.value();
+}
+
+std::string read_architecture_name(const HfConfig& config) {
+  const std::string key = "architectures";
+  const nlohmann::json* list = config.find(key);
+  if (list == nullptr || !list->is_array() || list->size() != 1 || !list->front().is_string()) {
+    config.fail(key, "is not a list of one name",
+                "use the config.json that belongs to the checkpoint");
+  }
+  return list->front().get<std::string>();
+}
+
+void refuse_quantization(const HfConfig& config) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const nlohmann::json* quantization = config.find(key);
+    if (quantization == nullptr) {
+      continue;
+    }
+    std::string method = "of an unnamed method";
+    if (quantization->is_object()) {
+      const auto at = quantization->find("quant_method");
+      if (at != quantization->end() && at->is_string()) {
+        method = quote_name(at->get<std::string>());
+      }
+    }
+    config.fail(key, "quantization " + method + " is not supported",
+                "use the model's BF16, F16 or F32 checkpoint");
+  }
+}
+
+std::size_t num_bytes_of(const std::vector<float>& values) { return values.size() * sizeof(float); }
+
+}  // namespace
+
+ModelSpec load_model_spec(const std::filesystem::path& model_dir) {
+  const HfConfig config = HfConfig::read_file(model_dir / "config.json");
+  const std::string name = read_architecture_name(config);
+  const Architecture& architecture =
+      ArchitectureRegistry::builtin().find(name, (model_dir / "config.json").string());
+  refuse_quantization(config);
+  ModelSpec spec;
+  spec.architecture = name;
+  architecture.read_config(config, spec);
+  read_generation_config(model_dir, config, spec);
+  const Checkpoint checkpoint = Checkpoint::open(model_dir);
+  architecture.check_tensors(checkpoint, spec);
+  spec.fingerprint = fingerprint(config, checkpoint);
+  return spec;
+}
+
+AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
+                                        const ModelSpec& spec, LoadReport* report) {
+  const Architecture& architecture =
+      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
+  return architecture.load_attention(Checkpoint::open(model_dir), spec, report);
+}
+
+FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                            const ExpertPlacement& placement, ServerRank ffn_rank,
+                            LoadReport* report) {
+  if (placement.num_experts() != spec.num_experts || ffn_rank >= placement.num_servers()) {
+    throw ModelError(fmt::format(
+        "{}: FFN server {} of {} with a placement of {} experts can't hold a model of {}; start "
+        "every server with the same model and cluster file",
+        model_dir.string(), ffn_rank, placement.num_servers(), placement.num_experts(),
+        spec.num_experts));
+  }
+  const Architecture& architecture =
+      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
+  return architecture.load_ffn(Checkpoint::open(model_dir), spec, placement.experts_of(ffn_rank),
+                               report);
+}
+
+std::size_t AttentionWeights::num_bytes() const {
+  std::size_t total =
+      embedding.size() * sizeof(bf16) + lm_head.num_bytes() + num_bytes_of(final_norm);
+  for (const auto& layer : layers) {
+    total += num_bytes_of(layer.input_norm) + layer.qkv.num_bytes() + num_bytes_of(layer.q_norm) +
+             num_bytes_of(layer.k_norm) + layer.out.num_bytes() + num_bytes_of(layer.post_norm) +
+             layer.router.num_bytes();
+  }
+  return total;
+}
+
+std::size_t FfnWeights::num_bytes() const {
+  std::size_t total = 0;
+  for (const auto& experts : layers) {
+    for (const auto& expert : experts) {
+      total += expert.gate_up.num_bytes() + expert.down.num_bytes();
+    }
+  }
+  return total;
+}
+
+}  // namespace fastfd::model

@@ -1,0 +1,266 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+
+#include "fastfd/core/check.h"
+#include "fastfd/model/model.h"
+#include "model/architecture.h"
+#include "support/tiny_checkpoint.h"
+
+namespace fastfd::model {
+namespace {
+
+using test::TemporaryFolder;
+using test::TinyCheckpointOptions;
+using test::write_file;
+using test::write_tiny_checkpoint;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::filesystem::path kAtlas = FASTFD_SOURCE_DIR "/models/atlas-moe";
+
+TEST(ModelSpecTest, ReadsTheShippedModel) {
+  const ModelSpec spec = load_model_spec(kAtlas);
+  EXPECT_EQ(spec.architecture, "Qwen3MoeForCausalLM");
+  EXPECT_EQ(spec.vocab_size, 6144U);
+  EXPECT_EQ(spec.hidden_dim, 256U);
+  EXPECT_EQ(spec.num_layers, 6U);
+  EXPECT_EQ(spec.num_q_heads, 4U);
+  EXPECT_EQ(spec.num_kv_heads, 2U);
+  EXPECT_EQ(spec.head_dim, 64U);
+  EXPECT_EQ(spec.max_positions, 2048U);
+  EXPECT_EQ(spec.rms_eps, 1e-6F);
+  EXPECT_EQ(spec.rope_theta, 10000.0);
+  EXPECT_TRUE(spec.tied_embeddings);
+  EXPECT_EQ(spec.num_experts, 16U);
+  EXPECT_EQ(spec.experts_per_token, 4U);
+  EXPECT_EQ(spec.expert_intermediate_dim, 128U);
+  EXPECT_TRUE(spec.renormalize_routes);
+  EXPECT_THAT(spec.eos_token_ids, ElementsAre(6143, 6141));
+  EXPECT_FALSE(spec.default_do_sample);
+}
+
+/// A tiny model whose config files the tests change.
+class ModelConfigTest : public ::testing::Test {
+ protected:
+  ModelConfigTest() {
+    write_tiny_checkpoint(folder_.path(), {});
+    config_ = nlohmann::json::parse(test::make_tiny_config({}));
+  }
+
+  ModelSpec load() const {
+    write_file(folder_.path() / "config.json", config_.dump());
+    return load_model_spec(folder_.path());
+  }
+  std::string error() const {
+    try {
+      load();
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  void write_generation_config(const std::string& text) const {
+    write_file(folder_.path() / "generation_config.json", text);
+  }
+
+  TemporaryFolder folder_;
+  nlohmann::json config_;
+};
+
+TEST_F(ModelConfigTest, GenerationConfigOverridesAndSuppliesDefaults) {
+  config_["eos_token_id"] = 3;
+  write_generation_config(
+      R"({"eos_token_id":[5,4],"do_sample":true,"temperature":0.7,"top_p":0.8,"top_k":20})");
+  const ModelSpec spec = load();
+  EXPECT_THAT(spec.eos_token_ids, ElementsAre(5, 4));
+  EXPECT_TRUE(spec.default_do_sample);
+  EXPECT_EQ(spec.default_temperature, 0.7F);
+  EXPECT_EQ(spec.default_top_p, 0.8F);
+  EXPECT_EQ(spec.default_top_k, 20);
+}
+
+TEST_F(ModelConfigTest, GenerationConfigMayBeMissing) {
+  config_["eos_token_id"] = 3;
+  std::filesystem::remove(folder_.path() / "generation_config.json");
+  const ModelSpec spec = load();
+  EXPECT_THAT(spec.eos_token_ids, ElementsAre(3));
+  EXPECT_TRUE(spec.default_do_sample);
+  EXPECT_EQ(spec.default_temperature, 1.0F);
+  EXPECT_EQ(spec.default_top_k, 0);
+}
+
+TEST_F(ModelConfigTest, OptionalKeysHaveTheDefaultsOfTransformers) {
+  for (const char* key :
+       {"rms_norm_eps", "rope_theta", "norm_topk_prob", "head_dim", "hidden_act"}) {
+    config_.erase(key);
+  }
+  const ModelSpec spec = load();
+  EXPECT_EQ(spec.rms_eps, 1e-6F);
+  EXPECT_EQ(spec.rope_theta, 10000.0);
+  EXPECT_FALSE(spec.renormalize_routes);
+  EXPECT_EQ(spec.head_dim, 8U);
+}
+
+TEST_F(ModelConfigTest, RopeParametersOfTransformers5) {
+  config_.erase("rope_theta");
+  config_["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_EQ(load().rope_theta, 1e6);
+}
+
+TEST_F(ModelConfigTest, FingerprintSeesConfigAndTensors) {
+  const std::uint64_t first = load().fingerprint;
+  EXPECT_EQ(load().fingerprint, first);
+
+  config_["rope_theta"] = 20000.0;
+  EXPECT_NE(load().fingerprint, first);
+  config_["rope_theta"] = 10000.0;
+  EXPECT_EQ(load().fingerprint, first);
+
+  TinyCheckpointOptions float32;
+  float32.dtype = "F32";
+  write_tiny_checkpoint(folder_.path(), float32);
+  const std::uint64_t second = load().fingerprint;
+  EXPECT_NE(second, first);
+
+  std::filesystem::remove(folder_.path() / "model.safetensors");
+  float32.num_shards = 2;
+  write_tiny_checkpoint(folder_.path(), float32);
+  EXPECT_NE(load().fingerprint, second);
+}
+
+TEST(ModelSpecTest, FingerprintIsTheSameOnEveryMachine) {
+  // Computed by a Python script that follows model.cpp's definition of the digest.
+  EXPECT_EQ(load_model_spec(kAtlas).fingerprint, 0x9c4763e09619fdd7ULL);
+}
+
+struct BadConfig {
+  const char* name;
+  const char* patch;  ///< merged into the config; null removes a key
+  const char* error;
+};
+
+void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.name; }
+
+class BadConfigTest : public ModelConfigTest, public ::testing::WithParamInterface<BadConfig> {};
+
+TEST_P(BadConfigTest, IsRefusedByName) {
+  config_.merge_patch(nlohmann::json::parse(GetParam().patch));
+  EXPECT_THAT(error(), HasSubstr(std::string("config.json: ") + GetParam().error));
+}
+
+const BadConfig kBadConfigs[] = {
+    {"NoArchitecture", R"({"architectures":null})", "architectures: is not a list of one name"},
+    {"UnknownArchitecture", R"({"architectures":["LlamaForCausalLM"]})",
+     "architectures: 'LlamaForCausalLM' can't be served; use a model of Qwen3MoeForCausalLM"},
+    {"Quantized", R"({"quantization_config":{"quant_method":"awq"}})",
+     "quantization_config: quantization 'awq' is not supported; use the model's BF16"},
+    {"QuantizedSomehow", R"({"quantization_config":{}})",
+     "quantization_config: quantization of an unnamed method is not supported"},
+    {"RopeScaling", R"({"rope_scaling":{"rope_type":"yarn","factor":4.0}})",
+     "rope_scaling: scaled rotary embedding 'yarn' is not supported; remove the key"},
+    {"RopeScalingOldKey", R"({"rope_scaling":{"type":"linear","factor":2.0}})",
+     "rope_scaling: scaled rotary embedding 'linear' is not supported"},
+    {"RopeParameters", R"({"rope_parameters":{"rope_type":"llama3"}})",
+     "rope_parameters: scaled rotary embedding 'llama3' is not supported"},
+    {"RopeParametersTheta", R"({"rope_parameters":{"rope_theta":"big"}})",
+     "rope_parameters: rope_theta is not a number"},
+    {"SlidingWindow", R"({"use_sliding_window":true})",
+     "use_sliding_window: sliding-window attention is not supported"},
+    {"AttentionBias", R"({"attention_bias":true})",
+     "attention_bias: biases in attention are not supported"},
+    {"DenseLayers", R"({"mlp_only_layers":[0]})",
+     "mlp_only_layers: dense layers among the sparse ones are not supported"},
+    {"SparseStep", R"({"decoder_sparse_step":2})",
+     "decoder_sparse_step: dense layers between the sparse ones are not supported"},
+    {"Activation", R"({"hidden_act":"gelu"})", "hidden_act: 'gelu' is not supported; use a model"},
+    {"NoHiddenSize", R"({"hidden_size":null})", "hidden_size: is missing"},
+    {"NoVocabulary", R"({"vocab_size":0})", "vocab_size: is 0, not an integer from 1 to"},
+    {"NegativeLayers", R"({"num_hidden_layers":-3})",
+     "num_hidden_layers: is -3, not an integer from 1 to"},
+    {"AbsurdLayers", R"({"num_hidden_layers":1000000000000})",
+     "num_hidden_layers: is 1000000000000, not an integer from 1 to 1024"},
+    {"FractionalHeads", R"({"num_attention_heads":4.5})",
+     "num_attention_heads: is 4.5, not an integer"},
+    {"TextAsNumber", R"({"num_experts":"16"})", "num_experts: is \"16\", not an integer"},
+    {"HeadsDontDivide", R"({"num_key_value_heads":3})",
+     "num_key_value_heads: 3 does not divide num_attention_heads = 4"},
+    {"OddHeads", R"({"head_dim":7})", "head_dim: 7 is no positive even number"},
+    {"HiddenDoesNotDivide", R"({"head_dim":null,"num_attention_heads":6})",
+     "num_attention_heads: 6 does not divide hidden_size = 32 and head_dim is not given"},
+    {"MoreRoutesThanExperts", R"({"num_experts_per_tok":5})",
+     "num_experts_per_tok: 5 is more than num_experts = 4"},
+    {"Epsilon", R"({"rms_norm_eps":-1.0})", "rms_norm_eps: is -1.0, not a number from"},
+    {"Theta", R"({"rope_theta":0})", "rope_theta: is 0, not a number from"},
+    {"TiedIsText", R"({"tie_word_embeddings":"yes"})",
+     "tie_word_embeddings: is \"yes\", not true or false"},
+    {"EosOutsideTheVocabulary", R"({"eos_token_id":96})",
+     "eos_token_id: 96 is no token id below vocab_size = 96"},
+    {"EosIsText", R"({"eos_token_id":["x"]})", "eos_token_id: \"x\" is no token id"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Config, BadConfigTest, ::testing::ValuesIn(kBadConfigs),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+TEST_F(ModelConfigTest, DimensionsThatTheTensorsContradict) {
+  config_["moe_intermediate_size"] = 32;
+  EXPECT_THAT(error(), HasSubstr("tensor 'model.layers.0.mlp.experts.0.gate_proj.weight' has shape "
+                                 "[24, 32], config.json needs [32, 32]"));
+  config_["moe_intermediate_size"] = 24;
+  config_["num_experts"] = 5;
+  EXPECT_THAT(error(), HasSubstr("tensor 'model.layers.0.mlp.gate.weight' has shape [4, 32], "
+                                 "config.json needs [5, 32]"));
+  config_["num_experts"] = 4;
+  config_["num_hidden_layers"] = 3;
+  EXPECT_THAT(error(), HasSubstr("tensor 'model.layers.2.input_layernorm.weight' is missing"));
+}
+
+TEST_F(ModelConfigTest, UntiedModelNeedsAHead) {
+  TinyCheckpointOptions tied;
+  tied.tied_embeddings = true;
+  write_tiny_checkpoint(folder_.path(), tied);
+  EXPECT_THAT(error(), HasSubstr("tensor 'lm_head.weight' is missing"));
+}
+
+TEST_F(ModelConfigTest, MalformedFiles) {
+  write_generation_config("{\"temperature\": -1}");
+  EXPECT_THAT(error(), HasSubstr("generation_config.json: temperature: is -1, not a number from"));
+  write_generation_config("[]");
+  EXPECT_THAT(error(), HasSubstr("generation_config.json: not a JSON object"));
+  config_ = nlohmann::json::array();
+  EXPECT_THAT(error(), HasSubstr("config.json: not a JSON object"));
+  const auto error_of_text = [&](const std::string& text) -> std::string {
+    write_file(folder_.path() / "config.json", text);
+    try {
+      load_model_spec(folder_.path());
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of_text(""), HasSubstr("config.json: not valid JSON"));
+  EXPECT_THAT(error_of_text("{\"a\":"), HasSubstr("config.json: not valid JSON"));
+  EXPECT_THAT(error_of_text("{\"a\":" + std::string(100000, '[')), HasSubstr("nested too deeply"));
+  std::filesystem::remove(folder_.path() / "config.json");
+  try {
+    load_model_spec(folder_.path());
+    FAIL() << "a folder without config.json was accepted";
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("config.json: can't be read; give a complete Hugging"));
+  }
+}
+
+TEST(ArchitectureRegistryTest, RejectsDuplicates) {
+  ArchitectureRegistry registry;
+  registry.add(make_qwen3_moe());
+  EXPECT_THROW(registry.add(make_qwen3_moe()), InternalError);
+  EXPECT_THAT(registry.names(), ElementsAre("Qwen3MoeForCausalLM"));
+}
+
+}  // namespace
+}  // namespace fastfd::model
