@@ -79,19 +79,19 @@ const PairWindows& WindowPort::pair(ServerRank peer, const HopId& hop) const {
   return parts_.pairs[peer];
 }
 
-void WindowPort::publish(ServerRank peer, const HopId& hop, std::uint32_t num_rows,
+bool WindowPort::publish(ServerRank peer, const HopId& hop, std::uint32_t num_rows,
                          std::uint32_t num_routes, std::uint64_t* flag,
                          layout::SlotHeader* header) {
   check(num_rows <= parts_.shape.max_lane_rows, "more rows than the window holds");
   if (aborted_.load(std::memory_order_acquire)) {
-    return;
+    return false;
   }
   std::uint64_t& last = last_raised_[peer][hop.lane][layout::buffer_of_layer(hop.layer)];
   const std::uint64_t next = flag_of(hop);
   if (!is_current(hop) || !layout::flag_advances(last, next)) {
     spdlog::warn("dropped a late send: peer {}, epoch {}, step {}, layer {}, lane {}", peer,
                  hop.epoch, hop.step, hop.layer, hop.lane);
-    return;
+    return false;
   }
   last = next;
   header->num_rows = num_rows;
@@ -103,6 +103,7 @@ void WindowPort::publish(ServerRank peer, const HopId& hop, std::uint32_t num_ro
   std::atomic_ref(*flag).store(next, std::memory_order_release);
   Doorbell bell = parts_.pairs[peer].peer_doorbell;
   bell.ring();
+  return true;
 }
 
 // ---- attention server's end ----
@@ -130,8 +131,9 @@ void WindowAttentionPort::send_dispatch(ServerRank ffn_rank, const HopId& hop,
   const std::uint32_t buffer = layout::buffer_of_layer(hop.layer);
   const layout::DispatchSlot slot =
       dispatch_layout_.slot(pair(ffn_rank, hop).dispatch, hop.lane, buffer);
-  rows_sent_[ffn_rank][hop.lane][buffer] = num_rows;
-  publish(ffn_rank, hop, num_rows, num_routes, slot.flag, slot.header);
+  if (publish(ffn_rank, hop, num_rows, num_routes, slot.flag, slot.header)) {
+    rows_sent_[ffn_rank][hop.lane][buffer] = num_rows;
+  }
 }
 
 bool WindowAttentionPort::has_answered(ServerRank ffn_rank, const HopId& hop,

@@ -63,10 +63,10 @@ class WindowPort {
   /// Throws InternalError if no such peer is connected or the hop is out of range.
   const PairWindows& pair(ServerRank peer, const HopId& hop) const;
 
-  /// Publishes what was written to the slot of `hop`: header, flag, ring. Does nothing when the
-  /// epoch is being abandoned, and nothing when the flag would not grow: then the hop belongs to an
-  /// epoch that is over and the slot may be in use again.
-  void publish(ServerRank peer, const HopId& hop, std::uint32_t num_rows, std::uint32_t num_routes,
+  /// Publishes what was written to the slot of `hop`: header, flag, ring. Does nothing and returns
+  /// false when the epoch is being abandoned, and when the flag would not grow: then the hop
+  /// belongs to an epoch that is over and the slot may be in use again.
+  bool publish(ServerRank peer, const HopId& hop, std::uint32_t num_rows, std::uint32_t num_routes,
                std::uint64_t* flag, layout::SlotHeader* header);
 
   PortParts parts_;

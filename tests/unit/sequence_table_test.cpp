@@ -164,6 +164,8 @@ TEST_F(SequenceTableTest, RefusesPlansThatDoNotFit) {
   fails(stranger, "not in it");
   auto unopened = prefill(3, 1, {1}, {2});
   unopened.opens.clear();
+  unopened.num_rows = 2;
+  unopened.pages = {{.slot = 0, .page = 1}};
   fails(unopened, "never opened");
   auto stale = prefill(0, 2, {1}, {2});
   stale.opens.clear();
