@@ -20,7 +20,8 @@
 /// time, until it is in `leaves` (or absent from `rows`). The step that names the leave does not
 /// run the row any more. A slot dropped in the middle of its prompt just is not named again. Either
 /// way it is opened again, with a higher generation, only in a step after the one that names its
-/// leave, and after every step that runs it has been reported; the same holds for its pages.
+/// leave, and after every step that runs it has been reported. Its pages go to other slots after
+/// the same reports, in the step that names the leave at the earliest.
 
 #include <cstdint>
 #include <optional>

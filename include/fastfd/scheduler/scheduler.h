@@ -25,6 +25,10 @@ struct SchedulerOptions {
   std::uint32_t microbatches = 0;  ///< lanes 1..4; 0: chosen by measured times
   bool overlapped = true;          ///< false: the plain loop, one step in flight
   bool prefix_cache = true;
+  std::uint32_t placement_version = 1;  ///< of the expert placement, named by every plan
+  /// Of the model; turns a lane's time into a layer's for `microbatches: 0` and for the predicted
+  /// layer time. 0: inferred from the layers that FfnLoad counts.
+  std::uint32_t num_layers = 0;
 };
 
 struct SchedulerStats {
@@ -42,9 +46,16 @@ struct SchedulerStats {
   std::uint64_t multi_lane_steps = 0;  ///< committed steps that could have overlapped
   std::uint32_t queued = 0;
   std::uint32_t running = 0;
-  std::uint32_t num_lanes = 1;            ///< in use
-  std::vector<std::uint32_t> free_pages;  ///< per attention server, cached blocks excluded
-  std::vector<std::uint32_t> cached_pages;
+  std::uint32_t num_lanes = 1;              ///< in use; those without rows stay out of the plans
+  std::vector<std::uint32_t> free_pages;    ///< per attention server, cached blocks excluded
+  std::vector<std::uint32_t> cached_pages;  ///< per attention server, held by no sequence
+  std::vector<std::uint32_t> free_slots;    ///< per attention server, named by no step in flight
+  /// One layer of a decode step with what runs now, microseconds: T_a and T_f of one lane, T_c, and
+  /// max(B T_a, B T_f, T_a + T_f + T_c). Zeros until both pools have been measured.
+  double attention_layer_us = 0;
+  double ffn_layer_us = 0;
+  double transfer_us = 0;
+  double predicted_layer_us = 0;
 };
 
 /// Continuous batching one step ahead of the results: queue, admission, page ledger, prefix cache,
