@@ -149,8 +149,8 @@ Result<HttpReply> http_get(const std::string& host, std::uint16_t port, const st
     }
     // HTTP/1.0: the reply is not chunked and ends with the connection.
     std::string raw;
-    status =
-        exchange(socket, "GET " + path + " HTTP/1.0\r\nHost: " + authority + "\r\n\r\n", url, raw);
+    const std::string request = fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n\r\n", path, authority);
+    status = exchange(socket, request, url, raw);
     return status ? parse_reply(raw, url) : Result<HttpReply>(status);
   }
   return status;
