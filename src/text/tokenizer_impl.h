@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastfd/text/tokenizer.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/regex.h"
+#include "text/word_cache.h"
+
+namespace fastfd {
+
+namespace text {
+
+/// Everything one encode call writes to. Taken from a pool, so that calls share nothing and the
+/// word cache stays warm.
+struct EncodeWorkspace {
+  RegexScratch regex;
+  WordList words;
+  BpeScratch bpe;
+  WordCache cache;
+  std::string normalized;
+  std::string normalized_spare;
+  std::vector<AddedTokenSplitter::Part> raw_parts;
+  std::vector<AddedTokenSplitter::Part> normalized_parts;
+};
+
+class WorkspacePool {
+ public:
+  std::unique_ptr<EncodeWorkspace> acquire();
+  void release(std::unique_ptr<EncodeWorkspace> workspace);
+
+ private:
+  static constexpr std::size_t kMaxIdle = 16;  // about 2.5 MB each
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<EncodeWorkspace>> idle_;
+};
+
+}  // namespace text
+
+struct Tokenizer::Impl {
+  struct TokenText {
+    std::size_t offset = 0;
+    std::uint32_t num_bytes = 0;
+    bool special = false;
+  };
+
+  text::Normalizer normalizer;
+  text::PreTokenizer pre_tokenizer;
+  text::BpeModel model;
+  text::AddedTokenSplitter raw_added;         // looked for before normalisation
+  text::AddedTokenSplitter normalized_added;  // looked for after it
+  std::map<std::string, TokenId, std::less<>> added_ids;
+  std::string bytes;             // of all tokens, one after the other
+  std::vector<TokenText> texts;  // [vocab_size], into `bytes`
+  std::vector<TokenId> prefix;   // what the post-processor puts before a text
+  std::vector<TokenId> suffix;
+  std::map<std::string, std::string> special_tokens;
+  mutable text::WorkspacePool workspaces;
+
+  void encode_piece(std::string_view piece, bool parse_special, text::EncodeWorkspace& workspace,
+                    std::vector<TokenId>& out) const;
+  void encode_words(std::string_view piece, text::EncodeWorkspace& workspace,
+                    std::vector<TokenId>& out) const;
+};
+
+}  // namespace fastfd
