@@ -4,11 +4,14 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "kernels/attention/op.h"
 #include "kernels/gemm/op.h"
 #include "kernels_limits.h"
 
@@ -96,9 +99,77 @@ void register_gemm(device::Isa isa) {
   }
 }
 
+/// `batch` sequences with `context` tokens of which the last `rows` are new. Each has pages of its
+/// own, in scattered order.
+void attention(benchmark::State& state, device::Isa isa) {
+  const std::int64_t batch = state.range(0);
+  const std::int64_t rows = state.range(1);
+  const std::int64_t context = state.range(2);
+  const std::int64_t num_q_heads = state.range(3);
+  const std::int64_t head_dim = state.range(4);
+  constexpr std::int64_t kKvHeads = 2;
+  constexpr std::int64_t kPageSize = 16;
+  const std::int64_t pages_each = (context + kPageSize - 1) / kPageSize;
+  std::vector<PageId> pages(static_cast<std::size_t>(batch * pages_each));
+  std::iota(pages.begin(), pages.end(), PageId{0});
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(3));
+  const auto pool = random_bf16(pages.size() * kPageSize * kKvHeads * head_dim, 1.0F);
+  device::HostBuffer keys(pool.size() * sizeof(bf16));  // whole pages, as servers allocate it
+  device::HostBuffer values(pool.size() * sizeof(bf16));
+  std::copy(pool.begin(), pool.end(), keys.as<bf16>());
+  std::copy(pool.begin(), pool.end(), values.as<bf16>());
+  const auto qkv = random_floats(
+      static_cast<std::size_t>(batch * rows * (num_q_heads + 2 * kKvHeads) * head_dim));
+  std::vector<float> out(static_cast<std::size_t>(batch * rows * num_q_heads * head_dim));
+  std::vector<kernels::AttentionSpan> spans;
+  for (std::int64_t i = 0; i < batch; ++i) {
+    spans.push_back({.first_row = i * rows,
+                     .num_rows = rows,
+                     .start_position = context - rows,
+                     .pages = pages.data() + i * pages_each});
+  }
+  const kernels::PagedAttentionParams params{
+      .num_q_heads = num_q_heads,
+      .qkv = qkv.data(),
+      .pool = {.keys = keys.data(),
+               .values = values.data(),
+               .dtype = DType::kBFloat16,
+               .num_pages = static_cast<std::int64_t>(pages.size()),
+               .page_size = kPageSize,
+               .num_kv_heads = kKvHeads,
+               .head_dim = head_dim},
+      .spans = spans,
+      .out = out.data(),
+      .scale = 0.125F};
+  const device::CpuStream stream{.workers = nullptr, .isa = isa};
+  for (auto _ : state) {
+    const Status status = kernels::launch_paged_attention(params, stream);
+    benchmark::DoNotOptimize(status.is_ok());
+    benchmark::ClobberMemory();
+  }
+  const double seen = static_cast<double>(batch * rows) *
+                      (static_cast<double>(context) - 0.5 * static_cast<double>(rows - 1));
+  report(state, isa, Precision::kFloat32, 4.0 * seen * static_cast<double>(num_q_heads * head_dim),
+         static_cast<double>(batch * context * 4 * kKvHeads * head_dim));
+}
+
+void register_attention(device::Isa isa) {
+  const std::string name = std::string("attention/") + device::to_string(isa);
+  auto* bench = benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { attention(state, isa); });
+  bench->ArgNames({"batch", "rows", "context", "q_heads", "head_dim"});
+  for (const std::int64_t context : {256, 1024, 2048}) {
+    bench->Args({32, 1, context, 4, 64})->Args({32, 1, context, 16, 128});
+  }
+  bench->Args({1, 1, 256, 4, 64})->Args({1, 256, 256, 4, 64})->Args({1, 256, 2048, 4, 64});
+  bench->Args({1, 256, 2048, 16, 128});
+}
+
 void register_all() {
-  for (int isa = 0; isa <= static_cast<int>(device::detect_isa()); ++isa) {
-    register_gemm(static_cast<device::Isa>(isa));
+  for (int i = 0; i <= static_cast<int>(device::detect_isa()); ++i) {
+    const auto isa = static_cast<device::Isa>(i);
+    register_gemm(isa);
+    register_attention(isa);
   }
 }
 

@@ -1,3 +1,5 @@
-fastfd_add_test(kernels_test
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels_gemm_test.cpp
-  DEPENDS fastfd::kernels)
+foreach(op gemm attention expert_ffn)
+  fastfd_add_test(kernels_${op}_test
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels_${op}_test.cpp
+    DEPENDS fastfd::kernels)
+endforeach()
