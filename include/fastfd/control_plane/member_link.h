@@ -10,9 +10,9 @@
 namespace fastfd::control_plane {
 
 /// One server as the coordinator commands it; over gRPC (ControlServer) or directly, with all roles
-/// in one process. Commands arrive in order. Every function may be called from any thread, returns
-/// at once and never calls back into MemberEvents on the calling thread. Commands to a member that
-/// is gone are dropped.
+/// in one process. Commands arrive in order. Every function may be called from any thread and
+/// returns at once; it may report by MemberEvents meanwhile, but not register. Commands to a member
+/// that is gone are dropped.
 class MemberLink {
  public:
   virtual ~MemberLink() = default;
