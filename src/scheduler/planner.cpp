@@ -47,6 +47,9 @@ std::optional<StepPlan> Planner::plan() {
     scratch.token_budget = state_.options.max_batched_tokens - server.lanes.num_rows();
     scratch.chunks.clear();
     continue_prompts(rank);
+    if (!state_.queue.empty()) {
+      scratch.expected_work = server.expected_work();
+    }
     any_rows = any_rows || server.lanes.num_rows() > 0 || !scratch.chunks.empty();
   }
   while (Sequence* next = state_.queue.front()) {
@@ -194,7 +197,7 @@ bool Planner::admit(Sequence* sequence) {
   bool any_room = false;
   for (ServerRank rank = 0; rank < state_.servers.size(); ++rank) {
     const ServerState& server = state_.servers[rank];
-    LaneWork work = server.expected_work();
+    LaneWork work = scratch_[rank].expected_work;
     // An idle server counts with its fixed part: on an almost idle cluster a prefix hit is worth
     // more than an even spread.
     const double fixed = state_.attention_cost.fixed();
@@ -219,7 +222,10 @@ bool Planner::admit(Sequence* sequence) {
   }
   const ServerRank rank = choose_server(loads_);
   ServerState& server = state_.servers[rank];
-  count_hits(*sequence, rank, hit_pages_);
+  hit_pages_.clear();
+  if (loads_[rank].hit_tokens > 0) {
+    count_hits(*sequence, rank, hit_pages_);  // the last server looked at may be another one
+  }
   state_.queue.remove(sequence);
 
   Lease& lease = sequence->lease;
@@ -250,6 +256,8 @@ bool Planner::admit(Sequence* sequence) {
   state_.stats.prompt_tokens_cached += hit_tokens;
   ++state_.num_running;
   server.prefilling.push_back(sequence);
+  scratch_[rank].expected_work.rows += 1;
+  scratch_[rank].expected_work.context += num_tokens;
   add_chunk(rank, sequence);
   return true;
 }

@@ -27,6 +27,7 @@ class Planner {
     std::vector<std::pair<Sequence*, PageId>> appended;
     std::vector<Chunk> chunks;
     std::uint32_t token_budget = 0;  ///< rows that are left for prompts
+    LaneWork expected_work;          ///< with everybody admitted so far; set if anybody waits
     LaneMask had_rows = 0;           ///< lanes whose row list a barrier must replace
   };
 
@@ -49,7 +50,6 @@ class Planner {
   std::vector<Scratch> scratch_;  // [num_attention_servers]
   std::vector<ServerLoad> loads_;
   std::vector<PageId> hit_pages_;
-  std::vector<PageId> best_hit_pages_;
   ChunkCutter cutter_;
   std::uint32_t unbalanced_steps_ = 0;
   std::uint32_t steps_since_choice_ = 0;

@@ -1,5 +1,6 @@
 #include "scheduler/prefix_cache.h"
 
+#include <bit>
 #include <random>
 
 #include "fastfd/core/check.h"
@@ -34,10 +35,12 @@ const BlockKey& process_secret() {
 }  // namespace
 
 PrefixCache::PrefixCache(std::uint32_t num_pages, std::uint32_t block_size)
-    : block_size_(block_size), head_(num_pages), entries_(num_pages + 1) {
+    : block_size_(block_size),
+      head_(num_pages),
+      entries_(num_pages + 1),
+      table_(std::bit_ceil(std::size_t{2} * num_pages), kNoPage) {
   entries_[head_].prev = head_;
   entries_[head_].next = head_;
-  pages_.reserve(num_pages);
 }
 
 BlockKey PrefixCache::root_key(const std::string& salt) const {
@@ -57,15 +60,40 @@ BlockKey PrefixCache::child_key(const BlockKey& parent, std::span<const TokenId>
 }
 
 std::optional<PageId> PrefixCache::find(const BlockKey& key) const {
-  const auto at = pages_.find(key);
-  return at == pages_.end() ? std::nullopt : std::optional(at->second);
+  const PageId page = table_[locate(key)];
+  return page == kNoPage ? std::nullopt : std::optional(page);
+}
+
+std::size_t PrefixCache::locate(const BlockKey& key) const {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t at = key.lo & mask;
+  while (table_[at] != kNoPage && entries_[table_[at]].key != key) {
+    at = (at + 1) & mask;
+  }
+  return at;
+}
+
+/// Moves later entries of the same run back, so that no search stops early at the hole.
+void PrefixCache::erase(const BlockKey& key) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t hole = locate(key);
+  for (std::size_t at = (hole + 1) & mask; table_[at] != kNoPage; at = (at + 1) & mask) {
+    const std::size_t home = entries_[table_[at]].key.lo & mask;
+    if (((at - home) & mask) >= ((at - hole) & mask)) {
+      table_[hole] = table_[at];
+      hole = at;
+    }
+  }
+  table_[hole] = kNoPage;
 }
 
 bool PrefixCache::insert(const BlockKey& key, PageId page) {
   check(!entries_[page].indexed, "a page holds one block only");
-  if (!pages_.emplace(key, page).second) {
+  const std::size_t at = locate(key);
+  if (table_[at] != kNoPage) {
     return false;
   }
+  table_[at] = page;
   entries_[page].key = key;
   entries_[page].indexed = true;
   return true;
@@ -94,7 +122,7 @@ PageId PrefixCache::evict() {
   check(num_idle_ > 0, "nothing to evict");
   const PageId page = entries_[head_].next;
   remove_idle(page);
-  pages_.erase(entries_[page].key);
+  erase(entries_[page].key);
   entries_[page].indexed = false;
   return page;
 }

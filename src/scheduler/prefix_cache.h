@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "fastfd/core/ids.h"
@@ -47,9 +46,6 @@ class PrefixCache {
   PageId evict();
 
  private:
-  struct KeyHash {
-    std::size_t operator()(const BlockKey& key) const { return key.lo; }
-  };
   /// Doubly linked through the pages themselves; the last entry is the list's head.
   struct Entry {
     BlockKey key;
@@ -59,11 +55,18 @@ class PrefixCache {
     bool idle = false;
   };
 
+  static constexpr PageId kNoPage = ~PageId{0};
+  /// Where `key` is in the table, or the empty place where it would be.
+  std::size_t locate(const BlockKey& key) const;
+  void erase(const BlockKey& key);
+
   std::uint32_t block_size_;
   PageId head_;
   std::uint32_t num_idle_ = 0;
   std::vector<Entry> entries_;  // [num_pages + 1]
-  std::unordered_map<BlockKey, PageId, KeyHash> pages_;
+  /// Open addressing with linear probing, at most half full: a plan looks up one block or more per
+  /// admission and server, nearly always a miss, which costs one read here.
+  std::vector<PageId> table_;
 };
 
 }  // namespace fastfd::scheduler
