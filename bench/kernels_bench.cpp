@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "kernels/attention/op.h"
+#include "kernels/expert_ffn/op.h"
 #include "kernels/gemm/op.h"
+#include "kernels/sampling/op.h"
 #include "kernels_limits.h"
 
 namespace fastfd::bench {
@@ -165,12 +167,119 @@ void register_attention(device::Isa isa) {
   bench->Args({1, 256, 2048, 16, 128});
 }
 
+/// Every token takes `top_k` experts of `num_experts`, spread evenly.
+void expert_ffn(benchmark::State& state, device::Isa isa, Precision precision) {
+  const std::int64_t num_tokens = state.range(0);
+  const std::int64_t num_experts = state.range(1);
+  const std::int64_t top_k = state.range(2);
+  const std::int64_t hidden_dim = state.range(3);
+  const std::int64_t intermediate_dim = state.range(4);
+  const auto matrix = random_bf16(static_cast<std::size_t>(hidden_dim * intermediate_dim), 0.05F);
+  std::vector<kernels::ExpertWeights> experts;
+  for (std::int64_t i = 0; i < num_experts; ++i) {
+    experts.push_back(kernels::ExpertWeights::pack(matrix.data(), matrix.data(), matrix.data(),
+                                                   hidden_dim, intermediate_dim));
+  }
+  const auto tokens = random_bf16(static_cast<std::size_t>(num_tokens * hidden_dim), 1.0F);
+  std::vector<float> out(static_cast<std::size_t>(num_tokens * hidden_dim));
+  std::vector<const void*> token_rows;
+  std::vector<void*> out_rows;
+  std::vector<std::uint32_t> offsets = {0};
+  std::vector<std::uint32_t> route_experts;
+  for (std::int64_t token = 0; token < num_tokens; ++token) {
+    token_rows.push_back(tokens.data() + token * hidden_dim);
+    out_rows.push_back(out.data() + token * hidden_dim);
+    for (std::int64_t i = 0; i < top_k; ++i) {
+      route_experts.push_back(static_cast<std::uint32_t>((token * top_k + i) % num_experts));
+    }
+    offsets.push_back(static_cast<std::uint32_t>(route_experts.size()));
+  }
+  const std::vector<float> weights(route_experts.size(), 0.25F);
+  const kernels::ExpertFfnParams params{.num_tokens = num_tokens,
+                                        .hidden_dim = hidden_dim,
+                                        .intermediate_dim = intermediate_dim,
+                                        .token_rows = token_rows.data(),
+                                        .token_dtype = DType::kBFloat16,
+                                        .route_offsets = offsets.data(),
+                                        .route_experts = route_experts.data(),
+                                        .route_weights = weights.data(),
+                                        .experts = experts,
+                                        .out_rows = out_rows.data(),
+                                        .precision = precision};
+  kernels::ExpertFfnScratch scratch;
+  const device::CpuStream stream{.workers = nullptr, .isa = isa};
+  for (auto _ : state) {
+    const Status status = kernels::launch_expert_ffn(params, scratch, stream);
+    benchmark::DoNotOptimize(status.is_ok());
+    benchmark::ClobberMemory();
+  }
+  const auto num_routes = static_cast<double>(num_tokens * top_k);
+  const double used_experts = std::min(num_routes, static_cast<double>(num_experts));
+  const auto expert_size = static_cast<double>(3 * hidden_dim * intermediate_dim);
+  report(state, isa, precision, 2.0 * num_routes * expert_size, 2.0 * used_experts * expert_size);
+}
+
+void register_expert_ffn(device::Isa isa) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    const std::string name =
+        std::string("expert_ffn/") + device::to_string(isa) + "/" + to_string(precision);
+    auto* bench = benchmark::RegisterBenchmark(
+        name.c_str(), [=](benchmark::State& state) { expert_ffn(state, isa, precision); });
+    bench->ArgNames({"tokens", "experts", "top_k", "hidden", "intermediate"});
+    for (const std::int64_t tokens : {1, 8, 32, 64, 256}) {
+      bench->Args({tokens, 16, 4, 256, 128});
+    }
+    bench->Args({1, 32, 8, 2048, 768})->Args({64, 32, 8, 2048, 768});
+  }
+}
+
+/// Time of one row; `kind` is greedy, temperature, top_p or top_k, with or without top logprobs.
+void sampling(benchmark::State& state, const SamplingParams& params) {
+  const std::int64_t vocab_size = state.range(0);
+  const auto logits = random_floats(static_cast<std::size_t>(vocab_size), 3.0F);
+  kernels::SamplingRow row{.logits = logits.data(), .params = &params};
+  kernels::SamplingOutput output;
+  const device::CpuStream stream{.workers = nullptr, .isa = device::detect_isa()};
+  for (auto _ : state) {
+    ++row.position;
+    const Status status = kernels::launch_sampling({&row, 1}, vocab_size, {&output, 1}, stream);
+    benchmark::DoNotOptimize(status.is_ok());
+    benchmark::DoNotOptimize(output.token);
+  }
+}
+
+void register_sampling() {
+  SamplingParams greedy;
+  greedy.temperature = 0.0F;
+  SamplingParams top_logprobs = greedy;
+  top_logprobs.num_logprobs = 5;
+  SamplingParams temperature;
+  SamplingParams top_p;
+  top_p.top_p = 0.9F;
+  SamplingParams top_k;
+  top_k.top_k = 50;
+  for (const auto& [name, params] : {std::pair<std::string, SamplingParams>{"greedy", greedy},
+                                     {"greedy_top5_logprobs", top_logprobs},
+                                     {"temperature", temperature},
+                                     {"top_p", top_p},
+                                     {"top_k", top_k}}) {
+    benchmark::RegisterBenchmark(
+        ("sampling/" + name).c_str(),
+        [params = params](benchmark::State& state) { sampling(state, params); })
+        ->ArgName("vocab")
+        ->Arg(6144)
+        ->Arg(151936);
+  }
+}
+
 void register_all() {
   for (int i = 0; i <= static_cast<int>(device::detect_isa()); ++i) {
     const auto isa = static_cast<device::Isa>(i);
     register_gemm(isa);
+    register_expert_ffn(isa);
     register_attention(isa);
   }
+  register_sampling();
 }
 
 }  // namespace

@@ -18,5 +18,6 @@ struct EmbeddingParams {
   float* out = nullptr;             ///< [num_rows, dim]
 };
 Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& stream);
+void reference_embedding(const EmbeddingParams& params);
 
 }  // namespace fastfd::kernels
