@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/host_port.h"
+#include "fastfd/launcher/launch.h"
+
+namespace fastfd::cli {
+namespace {
+
+/// Options that `launch` and `serve` share; empty strings leave the file's value.
+struct LaunchArguments {
+  std::string file_or_model;
+  std::string http;
+  std::string control;
+  std::string log_level;
+  double drain_s = 3;
+  bool print_config = false;
+};
+
+void add_options(CLI::App& command, LaunchArguments& arguments) {
+  command.add_option("--http", arguments.http, "HTTP address instead of coordinator.http")
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--control", arguments.control,
+                  "Control-plane address instead of coordinator.control")
+      ->type_name("HOST:PORT");
+  command.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")
+      ->type_name("LEVEL");
+  command
+      .add_option("--drain-seconds", arguments.drain_s,
+                  "How long running requests may go on after SIGINT or SIGTERM")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_flag("--print-config", arguments.print_config,
+                   "Print the effective configuration and start nothing");
+}
+
+config::ClusterConfig with_overrides(config::ClusterConfig config,
+                                     const LaunchArguments& arguments) {
+  if (!arguments.http.empty()) {
+    config.coordinator.http = parse_host_port(arguments.http, "--http");
+  }
+  if (!arguments.control.empty()) {
+    config.coordinator.control = parse_host_port(arguments.control, "--control");
+  }
+  if (!arguments.log_level.empty()) {
+    config.log_level = arguments.log_level;
+  }
+  // Values from the command line obey the rules of the file as well.
+  const std::filesystem::path source = config.source;
+  config = config::parse_cluster_text(config::to_yaml(config), "effective configuration");
+  config.source = source;
+  return config;
+}
+
+int run(const config::ClusterConfig& loaded, const LaunchArguments& arguments) {
+  const config::ClusterConfig config = with_overrides(loaded, arguments);
+  if (arguments.print_config) {
+    fmt::print("{}", config::to_yaml(config));
+    return 0;
+  }
+  using std::chrono::milliseconds;
+  launcher::LaunchOptions options;
+  options.executable = std::filesystem::read_symlink("/proc/self/exe");
+  options.drain_timeout = milliseconds(static_cast<std::int64_t>(arguments.drain_s * 1000));
+  options.stop_timeout = options.drain_timeout + milliseconds(2000);
+  return launcher::run_launch(config, options);
+}
+
+}  // namespace
+
+void add_launch_commands(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<LaunchArguments>();
+  CLI::App* launch = app.add_subcommand("launch", "Start and supervise the cluster of a file");
+  launch->add_option("file", arguments->file_or_model, "Cluster file (YAML)")->required();
+  add_options(*launch, *arguments);
+  launch->callback([&action, arguments] {
+    action = [arguments] {
+      return run(config::load_cluster_file(arguments->file_or_model), *arguments);
+    };
+  });
+
+  CLI::App* serve =
+      app.add_subcommand("serve", "Serve a model on this machine, with a topology chosen for it");
+  serve->add_option("model_dir", arguments->file_or_model, "Hugging Face model folder")->required();
+  add_options(*serve, *arguments);
+  serve->callback([&action, arguments] {
+    action = [arguments] {
+      return run(config::default_cluster(arguments->file_or_model), *arguments);
+    };
+  });
+}
+
+}  // namespace fastfd::cli
