@@ -1,0 +1,125 @@
+"""The command line: help, versions, and errors that name cause and remedy.
+
+Usage: cli_test.py FASTFD, in the root of the sources.
+"""
+
+import contextlib
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FASTFD = None
+QUICKSTART = "configs/quickstart.yaml"
+COMMANDS = [["launch"], ["serve"], ["bench"], ["bench", "serve"], ["bench", "offline"], ["status"],
+            ["coordinator"], ["attention-server"], ["ffn-server"]]
+
+
+def fastfd(*arguments):
+    return subprocess.run([FASTFD, *arguments], capture_output=True, text=True, timeout=60,
+                          check=False)
+
+
+@contextlib.contextmanager
+def listening_socket():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def free_port():
+    with listening_socket() as port:
+        return port
+
+
+class CliTest(unittest.TestCase):
+    def assert_fails(self, arguments, status, *words):
+        done = fastfd(*arguments)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        for word in words:
+            self.assertIn(word, done.stdout + done.stderr)
+
+    def test_help_everywhere(self):
+        done = fastfd("--help")
+        self.assertEqual(done.returncode, 0)
+        for command in COMMANDS:
+            self.assertIn(command[0], done.stdout)
+            with self.subTest(command=command):
+                own = fastfd(*command, "--help")
+                self.assertEqual(own.returncode, 0, own.stderr)
+                self.assertIn("--help", own.stdout)
+
+    def test_version(self):
+        done = fastfd("--version")
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"^fastfd \d+\.\d+\.\d+\n$")
+
+    def test_usage_errors_have_their_own_status(self):
+        self.assert_fails([], 2)
+        self.assert_fails(["lunch"], 2, "lunch")
+        self.assert_fails(["launch"], 2, "file")
+        self.assert_fails(["launch", QUICKSTART, "--nonsense"], 2, "--nonsense")
+        self.assert_fails(["bench", "serve", "--request-rate", "-1"], 2, "--request-rate")
+        self.assert_fails(["bench", "serve", "--endpoint", "x"], 2, "--endpoint")
+
+    def test_print_config_is_a_cluster_file(self):
+        first = fastfd("launch", QUICKSTART, "--print-config")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            again = pathlib.Path(folder, "again.yaml")
+            again.write_text(first.stdout)
+            second = fastfd("launch", str(again), "--print-config")
+        self.assertEqual(second.stdout, first.stdout)
+
+    def test_options_override_the_file(self):
+        done = fastfd("launch", QUICKSTART, "--print-config", "--http", "0.0.0.0:8123", "--control",
+                      "[::1]:7171", "--log-level", "debug")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for value in ("0.0.0.0:8123", "7171", "debug"):
+            self.assertIn(value, done.stdout)
+        for bad in ("8000", "host:", ":80", "host:0", "host:70000", "host:8o"):
+            self.assert_fails(["launch", QUICKSTART, "--print-config", "--http", bad], 1, "--http",
+                              "HOST:PORT")
+        self.assert_fails(["launch", QUICKSTART, "--print-config", "--log-level", "loud"], 1, "loud")
+
+    def test_serve_chooses_a_topology(self):
+        done = fastfd("serve", "models/atlas-moe", "--print-config")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("atlas-moe", done.stdout)
+        self.assert_fails(["serve", "/nonexistent"], 1, "/nonexistent")
+
+    def test_a_missing_or_wrong_file_is_named(self):
+        self.assert_fails(["launch", "/nonexistent.yaml"], 1, "/nonexistent.yaml")
+        self.assert_fails(["coordinator", "--config", "/nonexistent.yaml"], 1, "/nonexistent.yaml")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "c.yaml")
+            file.write_text("model: {path: models/atlas-moe}\natention: {servers: 1}\n")
+            self.assert_fails(["launch", str(file)], 1, "c.yaml", "atention")
+
+    def test_a_taken_port_is_named_before_anything_starts(self):
+        with listening_socket() as port:
+            self.assert_fails(["launch", QUICKSTART, "--http", f"127.0.0.1:{port}"], 1, str(port),
+                              "coordinator.http")
+            self.assert_fails(["launch", QUICKSTART, "--http", f"127.0.0.1:{free_port()}",
+                               "--control", f"127.0.0.1:{port}"], 1, str(port),
+                              "coordinator.control")
+
+    def test_ranks_are_checked(self):
+        self.assert_fails(["ffn-server", "--config", QUICKSTART, "--rank", "2"], 1, "--rank 2",
+                          "0 to 1")
+        self.assert_fails(["attention-server", "--config", QUICKSTART], 2, "--rank")
+
+    def test_an_unreachable_server_is_named(self):
+        address = f"127.0.0.1:{free_port()}"
+        self.assert_fails(["bench", "serve", "--url", f"http://{address}"], 1, address, "--url")
+        self.assert_fails(["status", "--http", address, "--control", address], 1, address,
+                          "fastfd launch")
+
+    def test_bench_refuses_bad_objectives(self):
+        self.assert_fails(["bench", "serve", "--slo", "ttft=fast"], 1, "ttft", "200ms")
+
+
+if __name__ == "__main__":
+    FASTFD = sys.argv.pop(1)
+    unittest.main()
