@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
+#include <iterator>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -179,10 +182,18 @@ class Engine::Impl {
       ++late_reports_;
       return;
     }
-    membership_.committed();
     in_flight_.reported(result);
     meters_.add(result, now_);
-    auto committed = scheduler_.commit(result);
+    std::vector<TokenEvent> committed;
+    try {
+      committed = scheduler_.commit(result);
+    } catch (const std::exception& error) {
+      // What a server says must not bring the coordinator down; a new epoch starts with new books.
+      membership_.failed(event.session, std::string("its results make no sense: ") + error.what(),
+                         now_);
+      return;
+    }
+    membership_.committed();
     tokens->insert(tokens->end(), std::make_move_iterator(committed.begin()),
                    std::make_move_iterator(committed.end()));
   }
