@@ -33,7 +33,8 @@ void add_target_options(CLI::App& command, ServeArguments& arguments) {
   const std::map<std::string, Endpoint> endpoints{{"completions", Endpoint::kCompletions},
                                                   {"chat", Endpoint::kChat}};
   command.add_option("--endpoint", options.endpoint, "completions (default) or chat")
-      ->transform(CLI::CheckedTransformer(endpoints));
+      ->type_name("KIND")
+      ->transform(CLI::CheckedTransformer(endpoints).description(""));
   command.add_option("--timeout", options.timeout_s, "Seconds that one request may take")
       ->capture_default_str();
 }
@@ -69,7 +70,8 @@ void add_prompt_options(CLI::App& command, ServeArguments& arguments) {
   const std::map<std::string, PromptKind> kinds{
       {"auto", PromptKind::kAuto}, {"tokens", PromptKind::kTokens}, {"text", PromptKind::kText}};
   command.add_option("--prompts", options.prompt_kind, "Synthetic prompts: auto, tokens or text")
-      ->transform(CLI::CheckedTransformer(kinds));
+      ->type_name("KIND")
+      ->transform(CLI::CheckedTransformer(kinds).description(""));
   command.add_option("--vocab-size", options.vocab_size, "Random token ids are smaller than this")
       ->capture_default_str();
   command.add_option("--dataset", options.dataset, "ShareGPT-format JSON file of prompts")
@@ -151,7 +153,6 @@ void add_offline(CLI::App& bench, Action& action) {
 
 void add_bench_commands(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "Measure a server or the engine");
-  bench->require_subcommand(1);
   add_serve(*bench, action);
   add_offline(*bench, action);
 }

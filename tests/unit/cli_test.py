@@ -56,7 +56,9 @@ class CliTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"^fastfd \d+\.\d+\.\d+\n$")
 
     def test_usage_errors_have_their_own_status(self):
-        self.assert_fails([], 2)
+        self.assert_fails([], 2, "launch", "bench")
+        self.assert_fails(["bench"], 2, "offline")
+        self.assert_fails(["bench", "lunch"], 2, "lunch")
         self.assert_fails(["lunch"], 2, "lunch")
         self.assert_fails(["launch"], 2, "file")
         self.assert_fails(["launch", QUICKSTART, "--nonsense"], 2, "--nonsense")
