@@ -218,7 +218,8 @@ void Membership::send_ffn_plan(const FfnStepPlan& plan) const {
   }
 }
 
-void Membership::shut_down() const {
+void Membership::shut_down() {
+  shut_down_ = true;
   for (const auto& member : members_) {
     if (member.link != nullptr) {
       member.link->shutdown();
@@ -282,7 +283,9 @@ void Membership::remove(Member& member, const std::string& reason, SteadyTime no
   member.state = State::kMissing;
   member.session = 0;
   member.link.reset();
-  if (phase_ == Phase::kConnecting || phase_ == Phase::kServing) {
+  if (shut_down_) {
+    spdlog::info("{} left", name(member));
+  } else if (phase_ == Phase::kConnecting || phase_ == Phase::kServing) {
     end_epoch(text, now);
   } else {
     spdlog::warn("{}", text);

@@ -71,7 +71,8 @@ class Membership {
   /// Null while the server is missing.
   control_plane::MemberLink* link(Role role, ServerRank rank) const;
   void send_ffn_plan(const FfnStepPlan& plan) const;
-  void shut_down() const;
+  /// Tells every member to end; whoever leaves from now on is no loss.
+  void shut_down();
 
   /// Fences that became necessary since the last call.
   std::vector<Fence> take_fences() { return std::exchange(fences_, {}); }
@@ -124,6 +125,7 @@ class Membership {
   SteadyTime stop_deadline_{};
   std::uint32_t stalls_ = 0;  // since anything committed
   std::vector<Fence> fences_;
+  bool shut_down_ = false;
 };
 
 }  // namespace fastfd::coordinator
