@@ -1,15 +1,19 @@
 #include "fastfd/config/cluster_config.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <system_error>
 
 #include "config/model_folder.h"
 #include "config/section.h"
+#include "config/utf8.h"
 #include "config/validate.h"
 #include "fastfd/core/ids.h"
 
@@ -154,28 +158,73 @@ void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig&
   config.scheduler.microbatches = autos.microbatches.value_or(0);
 }
 
-/// The one document of the text; syntax errors and empty texts are thrown here, as nothing else can
-/// be checked then.
+/// Counts documents and remembers where the second begins.
+class DocumentCounter final : public YAML::EventHandler {
+ public:
+  int num_documents() const { return num_documents_; }
+  int last_line() const { return last_line_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++num_documents_;
+    last_line_ = mark.line + 1;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int num_documents_ = 0;
+  int last_line_ = 1;
+};
+
+/// Refuses what follows the first document. YAML::LoadAll is no help: on a stray comma yaml-cpp
+/// 0.7 delivers empty documents without end.
+void check_single_document(const std::string& text, Problems& problems) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentCounter counter;
+  while (counter.num_documents() < 2 && parser.HandleNextDocument(counter)) {
+  }
+  if (counter.num_documents() > 1) {
+    problems.add_at(counter.last_line(), "",
+                    "the cluster ends before this line; remove what follows, or the stray comma "
+                    "or `---`");
+  }
+}
+
+/// The document of the text; texts that are no single document are thrown here, as nothing else
+/// can be checked then.
 YAML::Node parse_document(const std::string& text, Problems& problems) {
-  std::vector<YAML::Node> documents;
+  if (const std::size_t bad = find_invalid_utf8(text); bad != std::string::npos) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(bad), '\n');
+    problems.add_at(static_cast<int>(line), "", "not UTF-8 text; save the file as UTF-8");
+  }
+  problems.raise_if_any();
+  YAML::Node document;
   try {
-    documents = YAML::LoadAll(text);
+    document = YAML::Load(text);
+    check_single_document(text, problems);
   } catch (const YAML::Exception& error) {
     const int line = error.mark.is_null() ? 1 : error.mark.line + 1;
     problems.add_at(line, "",
-                    fmt::format("not valid YAML: {}; check indentation, quotes and "
-                                "brackets at or before this line",
+                    fmt::format("not valid YAML: {}; check indentation, quotes and brackets at or "
+                                "before this line",
                                 error.msg));
   }
-  if (documents.size() > 1) {
-    problems.add("", "holds more than one YAML document; keep one cluster per file");
-  }
   problems.raise_if_any();
-  if (documents.empty() || !documents[0].IsDefined() || documents[0].IsNull()) {
+  if (!document.IsDefined() || document.IsNull()) {
     problems.add("", "the file is empty; it needs at least `model: {path: ...}`");
   }
   problems.raise_if_any();
-  return documents[0];
+  return document;
 }
 
 }  // namespace

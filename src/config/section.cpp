@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 namespace fastfd::config {
@@ -51,8 +52,11 @@ std::optional<HostPort> split_host_port(const std::string& text) {
   }
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, result.port);
-  const bool has_space = result.host.find_first_of(" \t/@") != std::string::npos;
-  if (error != std::errc{} || rest != end || result.host.empty() || has_space) {
+  const bool is_name = std::all_of(result.host.begin(), result.host.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '_' ||
+           c == ':' || c == '%';  // "fe80::1%eth0"
+  });
+  if (error != std::errc{} || rest != end || result.host.empty() || !is_name) {
     return std::nullopt;
   }
   return result;

@@ -219,6 +219,8 @@ void write_tiny_checkpoint(const std::filesystem::path& dir, const TinyCheckpoin
 }
 
 void write_file(const std::filesystem::path& file, const std::string& bytes) {
+  // Some file systems wait for the disk when a file is truncated and written again.
+  std::filesystem::remove(file);
   std::ofstream stream(file, std::ios::binary | std::ios::trunc);
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!stream.flush()) {

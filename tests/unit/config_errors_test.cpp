@@ -153,7 +153,18 @@ const BadFile kBadFiles[] = {
     {"UnknownLogLevel", "log_level: loud",
      "2: log_level: 'loud' is not known; use one of trace, debug, info, warn, error, off"},
     {"TwoDocuments", "---\nffn: {servers: 1}",
-     "1: holds more than one YAML document; keep one cluster per file"},
+     "2: the cluster ends before this line; remove what follows, or the stray comma or `---`"},
+    {"SecondDocumentWithoutEnd", "---\n,\n",  // yaml-cpp goes on for ever in it
+     "2: the cluster ends before this line; remove what follows, or the stray comma or `---`"},
+    {"StrayBracket", "ffn: {servers: 1}}\n",
+     "2: not valid YAML: illegal flow end; check indentation, quotes and brackets at or before "
+     "this "
+     "line"},
+    {"NotUtf8", "ffn: {servers: 1}\nlog_level: \xfc", "3: not UTF-8 text; save the file as UTF-8"},
+    {"Utf16Surrogate", "log_level: \xed\xa0\x80", "2: not UTF-8 text; save the file as UTF-8"},
+    {"HostWithSpaces", "coordinator: {http: 'my host:8000'}",
+     "2: coordinator.http: 'my host:8000' is no address; write \"host:port\" with a port from 0 to "
+     "65535, as in \"127.0.0.1:8000\" or \"[::1]:8000\""},
 };
 
 INSTANTIATE_TEST_SUITE_P(ClusterFile, BadFileTest, ::testing::ValuesIn(kBadFiles),
