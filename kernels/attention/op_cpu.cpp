@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/attention/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "kernels/embedding/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 
 namespace fastfd::kernels {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/expert_ffn/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/gemm/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -1,5 +1,5 @@
 #include "kernels/norm/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "kernels/router/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/sampling/op.h"
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// What is compiled once per instruction set: the inner kernels, reached through a table that the
-/// launchers pick by CpuStream::isa (dispatch.h). Plain structs and pointers only, since the units
-/// behind it are compiled for different machines (see vec.h).
+/// launchers pick by CpuStream::isa (kernel_table.h). Plain structs and pointers only, since the
+/// units behind it are compiled for different machines (see vec.h).
 
 #include <cstdint>
 

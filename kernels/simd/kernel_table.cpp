@@ -1,4 +1,4 @@
-#include "kernels/simd/dispatch.h"
+#include "kernels/simd/kernel_table.h"
 
 namespace fastfd::kernels::simd {
 
