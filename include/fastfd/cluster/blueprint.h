@@ -1,0 +1,44 @@
+#pragma once
+
+#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/config/cluster_config.h"
+#include "fastfd/control_plane/messages.h"
+#include "fastfd/ffn_server/ffn_server.h"
+#include "fastfd/model/model.h"
+#include "fastfd/scheduler/scheduler.h"
+#include "fastfd/transport/port.h"
+
+namespace fastfd::cluster {
+
+/// Everything the roles derive from one cluster file and one model: the only place that does, so
+/// that coordinator, attention and FFN servers can't disagree. Immutable.
+class Blueprint {
+ public:
+  /// Reads the model's config files and tensor headers. Throws model::ModelError, or
+  /// config::ConfigError where file and model don't fit each other.
+  explicit Blueprint(config::ClusterConfig config);
+
+  const config::ClusterConfig& config() const { return config_; }
+  const model::ModelSpec& spec() const { return spec_; }
+
+  /// Tokens of prompt and output together: the file's limit, else the model's.
+  std::uint32_t max_model_len() const;
+
+  scheduler::SchedulerOptions scheduler_options() const;
+  transport::WindowShape window_shape() const;
+  transport::WaitPolicy wait_policy() const;
+  attention_server::AttentionServerOptions attention_options(ServerRank rank) const;
+  ffn_server::FfnServerOptions ffn_options(ServerRank rank) const;
+  control_plane::PlacementSpec placement() const;
+  control_plane::Contract contract() const;
+
+  /// Memory arithmetic of one server of each role, for the log: KV cache, windows.
+  std::string describe_attention_memory() const;
+  std::string describe_ffn_memory() const;
+
+ private:
+  config::ClusterConfig config_;
+  model::ModelSpec spec_;
+};
+
+}  // namespace fastfd::cluster

@@ -1,0 +1,149 @@
+#include "fastfd/cluster/blueprint.h"
+
+#include <fmt/format.h>
+
+#include "fastfd/transport/window_shape.h"
+
+namespace fastfd::cluster {
+namespace {
+
+double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}  // namespace
+
+Blueprint::Blueprint(config::ClusterConfig config)
+    : config_(std::move(config)), spec_(model::load_model_spec(config_.model.path)) {
+  if (config_.model.max_model_len > spec_.max_positions) {
+    throw config::ConfigError(
+        fmt::format("{}: model.max_model_len: {} is more than the {} positions the model was made "
+                    "for; lower it",
+                    config_.source.string(), config_.model.max_model_len, spec_.max_positions));
+  }
+  const std::uint64_t pool_tokens =
+      std::uint64_t{config_.attention.kv_cache.pages} * config_.attention.kv_cache.page_size;
+  if (pool_tokens < max_model_len()) {
+    throw config::ConfigError(
+        fmt::format("{}: attention.kv_cache.pages: {} pages of {} tokens hold {} tokens, less than "
+                    "one sequence "
+                    "of {}; raise pages or lower model.max_model_len",
+                    config_.source.string(), config_.attention.kv_cache.pages,
+                    config_.attention.kv_cache.page_size, pool_tokens, max_model_len()));
+  }
+  if (auto status = transport::validate(window_shape()); !status) {
+    throw config::ConfigError(config_.source.string() + ": " + status.message());
+  }
+}
+
+std::uint32_t Blueprint::max_model_len() const {
+  return config_.model.max_model_len != 0 ? config_.model.max_model_len : spec_.max_positions;
+}
+
+scheduler::SchedulerOptions Blueprint::scheduler_options() const {
+  const auto& scheduler = config_.scheduler;
+  return {.num_attention_servers = config_.attention.servers,
+          .pages_per_server = config_.attention.kv_cache.pages,
+          .page_size = config_.attention.kv_cache.page_size,
+          .max_sequences = scheduler.max_sequences,
+          .max_batched_tokens = scheduler.max_batched_tokens,
+          .prefill_chunk = scheduler.prefill_chunk,
+          .max_model_len = max_model_len(),
+          .max_queued_requests = config_.coordinator.max_queued_requests,
+          .plan_ahead = scheduler.plan_ahead,
+          .microbatches = scheduler.microbatches,
+          .overlapped = scheduler.loop == config::SchedulerLoop::kOverlapped,
+          .prefix_cache = config_.attention.kv_cache.prefix_cache};
+}
+
+transport::WindowShape Blueprint::window_shape() const {
+  return {.max_lane_rows = config_.max_lane_rows(),
+          .hidden_dim = spec_.hidden_dim,
+          .max_routes_per_row = spec_.experts_per_token,
+          .num_layers = spec_.num_layers,
+          // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
+          .dispatch_dtype =
+              config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16,
+          .combine_dtype = config_.transport.combine_dtype};
+}
+
+transport::WaitPolicy Blueprint::wait_policy() const {
+  return {.spin_us = config_.transport.spin_us};
+}
+
+attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank rank) const {
+  const auto shape = window_shape();
+  return {.rank = rank,
+          .precision = config_.model.precision,
+          .dispatch_dtype = shape.dispatch_dtype,
+          .combine_dtype = shape.combine_dtype,
+          .threads = config_.attention.threads,
+          .num_pages = config_.attention.kv_cache.pages,
+          .page_size = config_.attention.kv_cache.page_size,
+          .kv_dtype = config_.attention.kv_cache.dtype,
+          .num_slots = scheduler::Scheduler::slots_per_server(scheduler_options()),
+          .max_lane_rows = shape.max_lane_rows,
+          .max_model_len = max_model_len()};
+}
+
+ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
+  const auto shape = window_shape();
+  return {.rank = rank,
+          .precision = config_.model.precision,
+          .dispatch_dtype = shape.dispatch_dtype,
+          .combine_dtype = shape.combine_dtype,
+          .threads = config_.ffn.threads,
+          .max_lane_rows = shape.max_lane_rows,
+          .num_attention_servers = config_.attention.servers};
+}
+
+control_plane::PlacementSpec Blueprint::placement() const {
+  return {.num_experts = spec_.num_experts,
+          .num_servers = config_.ffn.servers,
+          .num_replicas = config_.ffn.expert_replicas,
+          .version = 1};
+}
+
+control_plane::Contract Blueprint::contract() const {
+  const auto shape = window_shape();
+  const auto options = attention_options(0);
+  control_plane::Contract contract;
+  contract.model_fingerprint = spec_.fingerprint;
+  contract.num_attention_servers = config_.attention.servers;
+  contract.num_ffn_servers = config_.ffn.servers;
+  contract.max_lane_rows = shape.max_lane_rows;
+  contract.hidden_dim = shape.hidden_dim;
+  contract.max_routes_per_row = shape.max_routes_per_row;
+  contract.num_layers = shape.num_layers;
+  contract.dispatch_dtype = shape.dispatch_dtype;
+  contract.combine_dtype = shape.combine_dtype;
+  contract.precision = config_.model.precision;
+  contract.num_pages = options.num_pages;
+  contract.page_size = options.page_size;
+  contract.kv_dtype = options.kv_dtype;
+  contract.num_slots = options.num_slots;
+  contract.max_model_len = options.max_model_len;
+  contract.num_experts = spec_.num_experts;
+  contract.expert_replicas = config_.ffn.expert_replicas;
+  return contract;
+}
+
+std::string Blueprint::describe_attention_memory() const {
+  const auto& kv = config_.attention.kv_cache;
+  const std::size_t kv_bytes = std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size *
+                               spec_.num_kv_heads * spec_.head_dim * dtype_bytes(kv.dtype);
+  const auto windows =
+      transport::window_bytes(window_shape(), config_.attention.servers, config_.ffn.servers);
+  return fmt::format(
+      "KV cache {:.1f} MiB = 2 x {} layers x {} pages x {} tokens x {} heads x {} x {} bytes; "
+      "windows up to {:.1f} MiB",
+      mib(kv_bytes), spec_.num_layers, kv.pages, kv.page_size, spec_.num_kv_heads, spec_.head_dim,
+      dtype_bytes(kv.dtype), mib(windows.per_attention_server));
+}
+
+std::string Blueprint::describe_ffn_memory() const {
+  const auto windows =
+      transport::window_bytes(window_shape(), config_.attention.servers, config_.ffn.servers);
+  return fmt::format("windows up to {:.1f} MiB from {} attention servers",
+                     mib(windows.per_ffn_server), config_.attention.servers);
+}
+
+}  // namespace fastfd::cluster

@@ -1,0 +1,125 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "cluster/signal_watcher.h"
+#include "fastfd/cluster/blueprint.h"
+#include "fastfd/cluster/roles.h"
+#include "fastfd/control_plane/control_server.h"
+#include "fastfd/coordinator/engine.h"
+#include "fastfd/core/logging.h"
+#include "fastfd/gateway/gateway_server.h"
+#include "fastfd/gateway/model_text_service.h"
+
+namespace fastfd::cluster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+gateway::GatewayOptions gateway_options(const config::ClusterConfig& config) {
+  gateway::GatewayOptions options;
+  options.host = config.coordinator.http.host;
+  options.port = config.coordinator.http.port;
+  return options;
+}
+
+gateway::ServedModel served_model(const Blueprint& blueprint) {
+  const auto& config = blueprint.config();
+  const auto& spec = blueprint.spec();
+  gateway::ServedModel model;
+  model.name = config.model.served_name.empty()
+                   ? std::filesystem::weakly_canonical(config.model.path).filename().string()
+                   : config.model.served_name;
+  model.max_model_len = blueprint.max_model_len();
+  model.sampling.do_sample = spec.default_do_sample;
+  model.sampling.temperature = spec.default_temperature;
+  model.sampling.top_p = spec.default_top_p;
+  model.sampling.top_k = spec.default_top_k;
+  model.eos_token_ids = spec.eos_token_ids;
+  model.text = gateway::load_text_service(config.model.path);
+  return model;
+}
+
+coordinator::EngineOptions engine_options(const Blueprint& blueprint) {
+  const auto& faults = blueprint.config().faults;
+  coordinator::EngineOptions options;
+  options.scheduler = blueprint.scheduler_options();
+  options.contract = blueprint.contract();
+  options.placement_version = blueprint.placement().version;
+  options.heartbeat_timeout = milliseconds(faults.heartbeat_timeout_ms);
+  options.stall_timeout = milliseconds(faults.stall_timeout_ms);
+  options.fence = [](Role role, ServerRank rank, std::uint32_t pid) {
+    spdlog::warn("killing {} (pid {})", control_plane::member_name(role, rank), pid);
+    kill(static_cast<pid_t>(pid), SIGKILL);
+  };
+  return options;
+}
+
+// Set once by the first signal; the second ends the process where it stands.
+class StopRequest {
+ public:
+  void on_signal() {
+    const std::lock_guard lock(mutex_);
+    if (requested_) {
+      std::_Exit(EXIT_FAILURE);
+    }
+    requested_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return requested_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool requested_ = false;
+};
+
+void run(const config::ClusterConfig& config) {
+  SignalWatcher signals;
+  // The port is taken before anything slow is begun: a taken port must not cost the weights' load.
+  gateway::GatewayServer gateway(gateway_options(config));
+  spdlog::info("listening on http://{}", config.coordinator.http.to_string());
+  const Blueprint blueprint(config);
+  gateway.set_model(served_model(blueprint));
+  coordinator::Engine engine(engine_options(blueprint));
+  auto control = std::make_unique<control_plane::ControlServer>(
+      config.coordinator.control.to_string(), engine);
+  gateway.set_engine(&engine);
+
+  StopRequest stop;
+  signals.set_handler([&stop](int /*signal*/) { stop.on_signal(); });
+  stop.wait();
+  const milliseconds timeout(config.faults.drain_timeout_ms);
+  spdlog::info("draining: running requests may finish within {} s",
+               static_cast<double>(timeout.count()) / 1000.0);
+  engine.drain(timeout);
+  gateway.drain(steady_clock::now() + timeout);
+  engine.wait_drained(timeout);
+  control.reset();
+}
+
+}  // namespace
+
+int run_coordinator(const config::ClusterConfig& config) {
+  init_logging("coordinator", config.log_level);
+  try {
+    run(config);
+    spdlog::info("stopped");
+    return EXIT_SUCCESS;
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());
+    return EXIT_FAILURE;
+  }
+}
+
+}  // namespace fastfd::cluster

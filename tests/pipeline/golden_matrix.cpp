@@ -1,0 +1,333 @@
+// Greedy tokens and log-probabilities of whole clusters against those of transformers, over the
+// settings that must not change them: loop, lanes, plan_ahead, topology, transport, prefill chunk,
+// batch, page pool, prefix cache, precision.
+//
+//     golden_matrix --pairwise     every pair of levels of two factors (CI)
+//     golden_matrix --full         every combination
+//     golden_matrix --row 0,2,...  one combination, by the level of each factor
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "fastfd/cluster/local_cluster.h"
+#include "fastfd/core/logging.h"
+#include "support/golden.h"
+#include "support/pairwise.h"
+
+namespace fastfd {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Factor {
+  const char* name;
+  std::vector<std::string> levels;
+};
+
+// The order of the enumerators is the order of the factors.
+enum FactorId : std::size_t {
+  kLoop,
+  kPlanAhead,
+  kTopology,
+  kTransport,
+  kChunk,
+  kBatch,
+  kPool,
+  kPrecision
+};
+
+const std::vector<Factor>& factors() {
+  static const std::vector<Factor> kFactors = {
+      {"loop", {"plain", "1 lane", "2 lanes", "4 lanes", "auto lanes"}},
+      {"plan_ahead", {"1", "2", "3"}},
+      {"topology", {"1A1F", "2A2F", "3A1F", "1A3F", "2A3F"}},
+      {"transport", {"inproc", "shm"}},
+      {"chunk", {"7", "256"}},
+      {"batch", {"alone", "32 at once"}},
+      {"pool", {"ample", "tiny", "prefix hits"}},
+      {"precision", {"float32", "bf16"}}};
+  return kFactors;
+}
+
+using Row = std::vector<std::size_t>;
+
+std::string describe(const Row& row) {
+  std::string text;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    text +=
+        fmt::format("{}{}={}", i == 0 ? "" : ", ", factors()[i].name, factors()[i].levels[row[i]]);
+  }
+  return text;
+}
+
+config::ClusterConfig make_config(const Row& row) {
+  config::ClusterConfig config;
+  config.model.path = std::filesystem::path(FASTFD_SOURCE_DIR) / "models" / "atlas-moe";
+  const bool exact = row[kPrecision] == 0;
+  config.model.precision = exact ? Precision::kFloat32 : Precision::kBFloat16;
+  config.attention.kv_cache.dtype = exact ? DType::kFloat32 : DType::kBFloat16;
+  const std::string& topology = factors()[kTopology].levels[row[kTopology]];
+  config.attention.servers = static_cast<std::uint32_t>(topology[0] - '0');
+  config.ffn.servers = static_cast<std::uint32_t>(topology[2] - '0');
+  config.transport.kind =
+      row[kTransport] == 0 ? config::TransportKind::kInproc : config::TransportKind::kShm;
+  config.transport.spin_us = 0;
+  config.scheduler.loop =
+      row[kLoop] == 0 ? config::SchedulerLoop::kPlain : config::SchedulerLoop::kOverlapped;
+  constexpr std::uint32_t kLanes[] = {2, 1, 2, 4, 0};
+  config.scheduler.microbatches = kLanes[row[kLoop]];
+  config.scheduler.plan_ahead = static_cast<std::uint32_t>(row[kPlanAhead]) + 1;
+  config.scheduler.prefill_chunk = row[kChunk] == 0 ? 7 : 256;
+  config.scheduler.max_sequences = 32;
+  // Room for the longest prompt (626 + 96 tokens), but not for 32 sequences on a server.
+  config.model.max_model_len = 768;
+  config.attention.kv_cache.pages = row[kPool] == 1 ? 64 : 2048;
+  config.attention.kv_cache.prefix_cache = row[kPool] == 2;
+  return config;
+}
+
+// Collects the tokens of many requests.
+class Collector final : public TokenSink {
+ public:
+  struct Answer {
+    std::vector<TokenEvent> tokens;
+    FinishReason finish = FinishReason::kNone;
+    std::string error;
+  };
+
+  void on_events(std::vector<TokenEvent> events) override {
+    const std::lock_guard lock(mutex_);
+    for (auto& event : events) {
+      Answer& answer = answers_[event.request];
+      if (event.finish != FinishReason::kNone) {
+        answer.finish = event.finish;
+        answer.error = event.error;
+        ++num_finished_;
+      }
+      if (event.token != kNoToken) {
+        answer.tokens.push_back(std::move(event));
+      }
+    }
+    changed_.notify_all();
+  }
+
+  bool wait_finished(std::size_t count, std::chrono::seconds timeout) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, timeout, [&] { return num_finished_ >= count; });
+  }
+
+  Answer take(RequestId id) {
+    const std::lock_guard lock(mutex_);
+    return std::move(answers_[id]);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Answer> answers_;
+  std::size_t num_finished_ = 0;
+};
+
+// What one combination showed.
+struct Outcome {
+  std::vector<std::string> problems;
+  std::size_t num_equal = 0;
+  double worst_logprob = 0.0;  // of chosen tokens, along paths that are equal so far
+  double preemptions = 0.0;
+  double cached_tokens = 0.0;
+};
+
+class MatrixRunner {
+ public:
+  MatrixRunner() : golden_(testing::load_golden(make_config(Row(factors().size())).model.path)) {}
+
+  Outcome run(const Row& row) {
+    const cluster::Blueprint blueprint(make_config(row));
+    Outcome outcome;
+    cluster::LocalCluster cluster(blueprint, weights(blueprint));
+    if (!cluster.wait_ready(30s)) {
+      outcome.problems.push_back("not ready: " + cluster.engine().state().detail);
+      return outcome;
+    }
+    const std::size_t at_once = row[kBatch] == 0 ? 1 : 32;
+    // The second round finds the first one's pages.
+    const int rounds = row[kPool] == 2 ? 2 : 1;
+    for (int round = 0; round < rounds && outcome.problems.empty(); ++round) {
+      outcome.num_equal = 0;
+      for (std::size_t first = 0; first < golden_.prompts.size(); first += at_once) {
+        run_batch(cluster, row, first, std::min(at_once, golden_.prompts.size() - first), outcome);
+      }
+    }
+    outcome.preemptions = cluster.metric("fastfd_preemptions_total");
+    outcome.cached_tokens = cluster.metric("fastfd_prompt_tokens_cached_total");
+    if (row[kPool] == 2 && outcome.cached_tokens == 0.0) {
+      outcome.problems.push_back("the second round found nothing in the prefix cache");
+    }
+    return outcome;
+  }
+
+  std::size_t num_prompts() const { return golden_.prompts.size(); }
+
+ private:
+  void run_batch(cluster::LocalCluster& cluster, const Row& row, std::size_t first,
+                 std::size_t count, Outcome& outcome) {
+    Collector collector;
+    std::vector<RequestId> ids;
+    for (std::size_t i = 0; i < count; ++i) {
+      Request request;
+      request.id = cluster.engine().next_request_id();
+      request.prompt = golden_.prompts[first + i].prompt_ids;
+      request.max_tokens = golden_.max_new_tokens;
+      request.sampling.temperature = 0.0F;
+      request.sampling.num_logprobs = 20;
+      request.sampling.stop_token_ids = golden_.stop_ids;
+      request.arrival = std::chrono::steady_clock::now();
+      ids.push_back(request.id);
+      if (auto status = cluster.engine().submit(std::move(request), &collector); !status) {
+        outcome.problems.push_back(golden_.prompts[first + i].id + ": " + status.to_string());
+        return;
+      }
+    }
+    if (!collector.wait_finished(count, 300s)) {
+      outcome.problems.push_back("requests did not end: " + cluster.engine().state().detail);
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      compare(golden_.prompts[first + i], collector.take(ids[i]), row, outcome);
+    }
+  }
+
+  static void compare(const testing::GoldenPrompt& prompt, const Collector::Answer& answer,
+                      const Row& row, Outcome& outcome) {
+    const bool exact = row[kPrecision] == 0;
+    const bool must_equal = exact || prompt.smallest_gap >= 0.1;
+    const char* finish = to_string(answer.finish);
+    std::size_t equal = 0;
+    while (equal < answer.tokens.size() && equal < prompt.output_ids.size() &&
+           answer.tokens[equal].token == prompt.output_ids[equal]) {
+      ++equal;
+    }
+    const bool same = equal == prompt.output_ids.size() && equal == answer.tokens.size();
+    outcome.num_equal += same ? 1 : 0;
+    if (must_equal && (!same || prompt.finish != finish)) {
+      outcome.problems.push_back(fmt::format("{}: {} of {} tokens equal, {} came, finish '{}' {}",
+                                             prompt.id, equal, prompt.output_ids.size(),
+                                             answer.tokens.size(), finish, answer.error));
+    }
+    for (std::size_t i = 0; i < equal && i < prompt.top.size(); ++i) {
+      for (const TokenLogprob& expected : prompt.top[i]) {
+        check_logprob(prompt, i, expected, answer.tokens[i], row, outcome);
+      }
+    }
+  }
+
+  // float32: all five of a position. bf16: the chosen token's of the paths that must be equal; the
+  // tail's log-probabilities move with logits of 30 that are sums of rounded products.
+  static void check_logprob(const testing::GoldenPrompt& prompt, std::size_t position,
+                            const TokenLogprob& expected, const TokenEvent& actual, const Row& row,
+                            Outcome& outcome) {
+    const bool exact = row[kPrecision] == 0;
+    if (!exact && (expected.token != actual.token || prompt.smallest_gap < 0.1)) {
+      return;
+    }
+    const auto at = std::find_if(actual.top_logprobs.begin(), actual.top_logprobs.end(),
+                                 [&](const auto& top) { return top.token == expected.token; });
+    if (at == actual.top_logprobs.end()) {
+      outcome.problems.push_back(fmt::format("{} position {}: token {} is not among the likeliest",
+                                             prompt.id, position, expected.token));
+      return;
+    }
+    const double off = std::abs(at->logprob - expected.logprob);
+    outcome.worst_logprob = std::max(outcome.worst_logprob, off);
+    if (off > (exact ? 2e-3 : 3e-2)) {
+      outcome.problems.push_back(fmt::format("{} position {}: log-probability of {} is off by {}",
+                                             prompt.id, position, expected.token, off));
+    }
+  }
+
+  // Weights depend on the number of FFN servers only.
+  const cluster::ClusterWeights& weights(const cluster::Blueprint& blueprint) {
+    auto& entry = weights_[blueprint.config().ffn.servers];
+    if (!entry.attention) {
+      entry = cluster::load_cluster_weights(blueprint);
+    }
+    return entry;
+  }
+
+  testing::Golden golden_;
+  std::map<std::uint32_t, cluster::ClusterWeights> weights_;
+};
+
+std::vector<std::size_t> level_counts() {
+  std::vector<std::size_t> counts;
+  for (const Factor& factor : factors()) {
+    counts.push_back(factor.levels.size());
+  }
+  return counts;
+}
+
+// plan_ahead means nothing to the plain loop: its combinations would run three times.
+bool is_duplicate(const Row& row) { return row[kLoop] == 0 && row[kPlanAhead] != 0; }
+
+int run_rows(const std::vector<Row>& rows) {
+  MatrixRunner runner;
+  std::size_t num_failed = 0;
+  std::size_t num_preempting = 0;
+  double worst[2] = {0.0, 0.0};
+  std::size_t fewest_equal[2] = {runner.num_prompts(), runner.num_prompts()};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome outcome = runner.run(rows[i]);
+    const std::size_t precision = rows[i][kPrecision];
+    worst[precision] = std::max(worst[precision], outcome.worst_logprob);
+    fewest_equal[precision] = std::min(fewest_equal[precision], outcome.num_equal);
+    num_preempting += outcome.preemptions > 0 ? 1 : 0;
+    num_failed += outcome.problems.empty() ? 0 : 1;
+    fmt::print("{:4}/{} {} {} ({} equal, {:.0f} preemptions, {:.0f} cached, {:.1f} s)\n", i + 1,
+               rows.size(), outcome.problems.empty() ? "ok  " : "FAIL", describe(rows[i]),
+               outcome.num_equal, outcome.preemptions, outcome.cached_tokens,
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    for (const auto& problem : outcome.problems) {
+      fmt::print("       {}\n", problem);
+    }
+    std::fflush(stdout);
+  }
+  fmt::print(
+      "{} combinations, {} failed; {} preempted sequences; float32: at least {} of {} "
+      "prompts equal, log-probabilities off by at most {:.2g}; bf16: at least {} equal, {:.2g}\n",
+      rows.size(), num_failed, num_preempting, fewest_equal[0], runner.num_prompts(), worst[0],
+      fewest_equal[1], worst[1]);
+  return num_failed == 0 ? 0 : 1;
+}
+
+int run_main(int argc, char** argv) {
+  CLI::App app("Whole clusters against the tokens of transformers");
+  bool full = false;
+  bool pairwise = false;
+  Row row;
+  app.add_flag("--full", full, "Every combination");
+  app.add_flag("--pairwise", pairwise, "Every pair of levels (default)");
+  app.add_option("--row", row, "One combination: the level of each factor")
+      ->delimiter(',')
+      ->expected(static_cast<int>(factors().size()));
+  CLI11_PARSE(app, argc, argv);
+  init_logging("golden", "warn");
+  if (!row.empty()) {
+    return run_rows({row});
+  }
+  auto rows = full ? testing::all_rows(level_counts()) : testing::pairwise_rows(level_counts());
+  if (full) {
+    std::erase_if(rows, is_duplicate);
+  }
+  return run_rows(rows);
+}
+
+}  // namespace
+}  // namespace fastfd
+
+int main(int argc, char** argv) { return fastfd::run_main(argc, argv); }
