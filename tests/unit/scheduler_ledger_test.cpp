@@ -112,7 +112,7 @@ TEST(SchedulerPrefixCache, ASaltSeparatesTenants) {
   const auto prompt = Harness::request(1, 33, 1).prompt;
   cached_pages_of(h, 1, prompt, "alice");
   h.commit_all();
-  EXPECT_EQ(cached_pages_of(h, 2, prompt, "bob"), 0U);
+  EXPECT_EQ(cached_pages_of(h, 2, prompt, "brian"), 0U);
   EXPECT_EQ(cached_pages_of(h, 3, prompt, ""), 0U);
   EXPECT_EQ(cached_pages_of(h, 4, prompt, "alice"), 4U);
   h.drain();
