@@ -42,6 +42,7 @@ gateway::ServedModel served_model(const Blueprint& blueprint) {
   model.sampling.temperature = spec.default_temperature;
   model.sampling.top_p = spec.default_top_p;
   model.sampling.top_k = spec.default_top_k;
+  model.vocab_size = spec.vocab_size;
   model.eos_token_ids = spec.eos_token_ids;
   model.text = gateway::load_text_service(config.model.path);
   return model;
