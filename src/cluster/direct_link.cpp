@@ -3,11 +3,16 @@
 namespace fastfd::cluster {
 
 DirectLink::DirectLink(control_plane::ServerHandler& handler, control_plane::MemberEvents& events)
-    : handler_(handler), events_(events), thread_([this] {
-        while (auto command = commands_.pop()) {
-          (*command)();
-        }
-      }) {}
+    : handler_(handler), events_(events) {}
+
+void DirectLink::start(control_plane::SessionId session) {
+  session_ = session;
+  thread_ = std::thread([this] {
+    while (auto command = commands_.pop()) {
+      (*command)();
+    }
+  });
+}
 
 DirectLink::~DirectLink() { close(); }
 

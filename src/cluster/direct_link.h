@@ -25,8 +25,8 @@ class DirectLink final : public control_plane::MemberLink {
   /// neither side any more by itself.
   void close();
 
-  /// Session that member_registered gave; set before any command can arrive.
-  void set_session(control_plane::SessionId session) { session_ = session; }
+  /// The session that member_registered gave. Commands wait for it: what they report names it.
+  void start(control_plane::SessionId session);
   control_plane::SessionId session() const { return session_; }
 
   void begin(const control_plane::Topology& topology) override;

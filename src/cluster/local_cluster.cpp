@@ -255,7 +255,7 @@ class LocalCluster::Impl {
     if (!session) {
       throw std::runtime_error(session.status().message());
     }
-    member.link->set_session(*session);
+    member.link->start(*session);
   }
 
   // gRPC clients send their own; here one thread speaks for all. The scheduler learns the FFN

@@ -8,4 +8,4 @@ add_test(NAME golden_matrix COMMAND golden_matrix --pairwise
 set_tests_properties(golden_matrix PROPERTIES LABELS "cpu" TIMEOUT 1800)
 add_test(NAME golden_matrix_full COMMAND golden_matrix --full
          WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(golden_matrix_full PROPERTIES LABELS "full" TIMEOUT 14400)
+set_tests_properties(golden_matrix_full PROPERTIES LABELS "slow" TIMEOUT 14400)
