@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastfd/core/ids.h"
+
+namespace fastfd::gateway {
+
+/// One turn of a conversation as the chat template sees it: text only.
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+/// What a request may ask of the chat template.
+struct ChatRenderOptions {
+  bool add_generation_prompt = true;
+  /// The last message is the beginning of the answer: its end-of-turn marker is left out.
+  bool continue_final_message = false;
+  /// `chat_template_kwargs` of the request as a JSON object, or empty: variables of the template.
+  std::string variables_json;
+};
+
+/// Turns the tokens of one sequence into text as they come. Not thread-safe; one a sequence.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+
+  /// Appends to `out` what is certain by now: whole UTF-8 characters that can't be the beginning of
+  /// a stop string. Special tokens are silent. Returns true once a stop string is complete: `out`
+  /// then ends before it and the stream takes no more tokens. `check_stops` false lets text pass
+  /// unchecked (tokens before `min_tokens`).
+  virtual bool push(TokenId token, bool check_stops, std::string& out) = 0;
+
+  /// The sequence ended without a stop string: appends what was held back. Bytes that never became
+  /// a character are written as U+FFFD.
+  virtual void finish(std::string& out) = 0;
+};
+
+/// The model's text side as the gateway needs it. Const functions may be called from any thread at
+/// the same time. Ids that the tokenizer does not know (padding of the model's vocabulary) are
+/// legal and have no text.
+class TextService {
+ public:
+  virtual ~TextService() = default;
+
+  /// `add_special_tokens` adds what the tokenizer's post-processor adds (a BOS token, or nothing).
+  /// Throws std::invalid_argument if the text can't be tokenized.
+  virtual std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const = 0;
+
+  /// Text of whole sequences; special tokens are written unless `skip_special_tokens`.
+  virtual std::string decode(std::span<const TokenId> tokens, bool skip_special_tokens) const = 0;
+
+  /// The bytes a token stands for (perhaps a part of a character); a special token's name.
+  virtual std::string token_bytes(TokenId token) const = 0;
+
+  /// Throws std::invalid_argument with the template's own words if it refuses the messages, or if
+  /// the model has no chat template.
+  virtual std::string render_chat(const std::vector<ChatMessage>& messages,
+                                  const ChatRenderOptions& options) const = 0;
+
+  /// Copies what it needs of `stop_strings`, none of which may be empty.
+  virtual std::unique_ptr<TextStream> new_stream(
+      const std::vector<std::string>& stop_strings) const = 0;
+};
+
+}  // namespace fastfd::gateway

@@ -1,0 +1,116 @@
+#include <gmock/gmock.h>
+
+#include "http/gateway_fixture.h"
+
+namespace fastfd::gateway {
+namespace {
+
+using ::testing::HasSubstr;
+
+GatewayOptions impatient_options() {
+  GatewayOptions options;
+  options.port = 0;
+  options.max_unsent_bytes = 64 << 10;
+  options.write_timeout = std::chrono::milliseconds(300);
+  return options;
+}
+
+class DisconnectTest : public GatewayFixture {
+ protected:
+  DisconnectTest() : GatewayFixture(impatient_options()) {}
+
+  static nlohmann::json endless(const nlohmann::json& fields) {
+    nlohmann::json body = completion_body({{"ignore_eos", true}, {"max_tokens", 4000}});
+    body.update(fields);
+    return body;
+  }
+  void send(HttpClient& client, const nlohmann::json& fields) const {
+    client.send_request("POST", "/v1/completions", endless(fields).dump());
+  }
+};
+
+TEST_F(DisconnectTest, WhileQueued) {
+  engine_.pause();
+  for (const bool stream : {true, false}) {
+    HttpClient client(port());
+    send(client, {{"stream", stream}, {"n", 3}});
+    ASSERT_TRUE(engine_.wait_running(3));
+    client.close();
+    EXPECT_TRUE(engine_.wait_running(0)) << "nothing is written yet, yet the client's end is seen";
+  }
+  EXPECT_EQ(engine_.num_aborted(), 6U);
+}
+
+TEST_F(DisconnectTest, WhileStreaming) {
+  engine_.set_step_delay(std::chrono::milliseconds(1));
+  for (const bool reset : {true, false}) {
+    HttpClient client(port());
+    send(client, {{"stream", true}});
+    client.read_until("data: ");
+    if (reset) {
+      client.reset();
+    } else {
+      client.close();
+    }
+    EXPECT_TRUE(engine_.wait_running(0));
+  }
+  EXPECT_EQ(engine_.num_aborted(), 2U);
+  EXPECT_THAT(exchange("GET", "/metrics").body, HasSubstr("fastfd_http_disconnects_total 2"));
+}
+
+TEST_F(DisconnectTest, BetweenTokensOfAPausedStream) {
+  engine_.pause();
+  HttpClient client(port());
+  send(client, {{"stream", true}});
+  ASSERT_TRUE(engine_.wait_running(1));
+  engine_.step();
+  client.read_until("data: ");
+  client.close();
+  EXPECT_TRUE(engine_.wait_aborted(1)) << "noticed with no token to write";
+}
+
+TEST_F(DisconnectTest, WhileAWholeAnswerIsAwaited) {
+  engine_.set_step_delay(std::chrono::milliseconds(1));
+  HttpClient client(port());
+  send(client, {{"stream", false}});
+  ASSERT_TRUE(engine_.wait_running(1));
+  client.reset();
+  EXPECT_TRUE(engine_.wait_aborted(1));
+}
+
+TEST_F(DisconnectTest, AfterSendingAhead) {
+  engine_.pause();
+  HttpClient client(port());
+  send(client, {{"stream", true}});
+  ASSERT_TRUE(engine_.wait_running(1));
+  client.send("GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+  client.close();
+  EXPECT_TRUE(engine_.wait_aborted(1));
+}
+
+TEST_F(DisconnectTest, AClientThatDoesNotReadIsGivenUp) {
+  // Chunks with logprobs of 20 alternatives are large: the socket buffers fill soon.
+  engine_.set_step_delay(std::chrono::milliseconds(1));
+  HttpClient client(port(), 4096);
+  send(client, {{"stream", true}, {"logprobs", 20}, {"n", 16}});
+  EXPECT_TRUE(engine_.wait_aborted(16)) << "the response may not grow without bound";
+  EXPECT_TRUE(engine_.wait_running(0));
+  EXPECT_EQ(exchange("GET", "/health").status, 200);
+}
+
+TEST_F(DisconnectTest, AClientThatStopsReadingIsGivenUpInTime) {
+  GatewayOptions options = impatient_options();
+  options.max_unsent_bytes = std::size_t{1} << 30;  // never reached: only time can end it
+  GatewayServer gateway(options);
+  gateway.set_model(make_fake_model());
+  gateway.set_engine(&engine_);
+  engine_.set_step_delay(std::chrono::milliseconds(1));
+  HttpClient client(gateway.port(), 4096);
+  client.send_request("POST", "/v1/completions",
+                      endless({{"stream", true}, {"logprobs", 20}, {"n", 16}}).dump());
+  EXPECT_TRUE(engine_.wait_aborted(16));
+  gateway.drain(std::chrono::steady_clock::now());
+}
+
+}  // namespace
+}  // namespace fastfd::gateway
