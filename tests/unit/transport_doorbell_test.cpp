@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "transport/doorbell.h"
@@ -16,7 +17,51 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr microseconds kHang = seconds(60);  // never reached unless a wake-up was lost
+// Longer than a test may take: a wait that runs into it would look at its data once more and
+// succeed, so a lost wake-up must never get there.
+constexpr microseconds kHang = std::chrono::hours(12);
+
+/// Ends waits that make no progress for 20 s, and says so.
+class Watchdog {
+ public:
+  explicit Watchdog(std::vector<Doorbell> bells)
+      : bells_(std::move(bells)), thread_([this] { watch(); }) {}
+  ~Watchdog() {
+    has_ended_ = true;
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  const std::atomic<bool>& aborted() const { return aborted_; }
+  void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  void watch() {
+    constexpr milliseconds kLook{10};
+    constexpr int kMaxIdleLooks = 2000;
+    std::uint64_t last = 0;
+    for (int idle = 0; !has_ended_; ++idle) {
+      std::this_thread::sleep_for(kLook);
+      if (const std::uint64_t now = progress_; now != last) {
+        last = now;
+        idle = 0;
+      }
+      if (idle > kMaxIdleLooks) {
+        aborted_ = true;
+        for (Doorbell& bell : bells_) {
+          bell.ring();
+        }
+      }
+    }
+  }
+
+  std::vector<Doorbell> bells_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> has_ended_{false};
+  std::atomic<std::uint64_t> progress_{0};
+  std::thread thread_;
+};
 
 TEST(Doorbell, LooksBeforeItSleeps) {
   DoorbellPage page{};
@@ -69,6 +114,65 @@ TEST(Doorbell, RingBetweenLookAndSleepIsSeen) {
   EXPECT_NE(bell.value(), seen);
 }
 
+// The look came out negative; the data and the ring came before the sleep.
+TEST(Doorbell, RingBetweenTheLastLookAndTheSleepEndsTheWait) {
+  DoorbellPage page{};
+  Doorbell bell(&page);
+  Watchdog watchdog({bell});
+  int num_looks = 0;
+  EXPECT_EQ(bell.wait({0}, kHang, watchdog.aborted(),
+                      [&] {
+                        constexpr int kLastLook = 2;  // after the quick one at the start
+                        if (++num_looks == kLastLook) {
+                          Doorbell(bell).ring();
+                        }
+                        return num_looks > kLastLook;
+                      }),
+            WaitOutcome::kReady);
+}
+
+/// FAULTS 32. The ring is aimed at the instructions in which the waiter goes to sleep.
+TEST(Doorbell, RingThatRacesWithTheSleepIsNotLost) {
+  constexpr std::uint64_t kRounds = 150000;
+  constexpr std::uint64_t kMaxDelay = 400;  // loop turns: about as long as going to sleep takes
+  DoorbellPage page{};
+  Doorbell bell(&page);
+  Watchdog watchdog({bell});
+  std::atomic<std::uint64_t> turn{0};
+  std::atomic<std::uint64_t> flag{0};
+  std::thread ringer([&] {
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      for (int polls = 0; turn.load(std::memory_order_acquire) < round; ++polls) {
+        if (watchdog.aborted()) {
+          return;
+        }
+        if (polls > 1000) {
+          std::this_thread::yield();
+        }
+      }
+      for (std::uint64_t i = round * 7919 % kMaxDelay; i > 0; --i) {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+      }
+      flag.store(round, std::memory_order_release);
+      Doorbell(bell).ring();
+    }
+  });
+  std::uint64_t completed = 0;
+  while (completed < kRounds) {
+    const std::uint64_t round = completed + 1;
+    turn.store(round, std::memory_order_release);
+    if (bell.wait({0}, kHang, watchdog.aborted(), [&] {
+          return flag.load(std::memory_order_acquire) == round;
+        }) != WaitOutcome::kReady) {
+      break;
+    }
+    completed = round;
+    watchdog.note_progress();
+  }
+  ringer.join();
+  EXPECT_EQ(completed, kRounds);
+}
+
 /// FAULTS 32. Two threads hand a token to and fro, always through the futex.
 class PingPong : public testing::TestWithParam<std::uint32_t> {};
 
@@ -79,7 +183,7 @@ TEST_P(PingPong, LosesNoWakeUp) {
   auto* pages = reinterpret_cast<DoorbellPage*>(memory->data());
   std::array<Doorbell, 2> bells{Doorbell(&pages[0]), Doorbell(&pages[1])};
   std::array<std::atomic<std::uint64_t>, 2> tokens{};
-  std::atomic<bool> aborted{false};
+  Watchdog watchdog({bells[0], bells[1]});
   std::array<std::uint64_t, 2> rounds{};
   const auto play = [&](std::size_t me) {
     const std::size_t other = 1 - me;
@@ -88,7 +192,7 @@ TEST_P(PingPong, LosesNoWakeUp) {
         tokens[other].store(round, std::memory_order_release);
         bells[other].ring();
       }
-      const WaitOutcome outcome = bells[me].wait({GetParam()}, kHang, aborted, [&] {
+      const WaitOutcome outcome = bells[me].wait({GetParam()}, kHang, watchdog.aborted(), [&] {
         return tokens[me].load(std::memory_order_acquire) == round;
       });
       if (outcome != WaitOutcome::kReady) {
@@ -99,6 +203,7 @@ TEST_P(PingPong, LosesNoWakeUp) {
         bells[other].ring();
       }
       rounds[me] = round;
+      watchdog.note_progress();
     }
   };
   std::thread partner(play, 1);
@@ -117,14 +222,14 @@ TEST(Doorbell, LosesNoWakeUpOfManyRingers) {
   Doorbell bell(&page);
   std::array<std::atomic<std::uint64_t>, kRingers> flags{};
   std::atomic<std::uint64_t> turn{0};
-  std::atomic<bool> aborted{false};
+  Watchdog watchdog({bell});
   std::vector<std::thread> ringers;
   ringers.reserve(kRingers);
   for (int i = 0; i < kRingers; ++i) {
     ringers.emplace_back([&, i] {
       for (std::uint64_t round = 1; round <= kRounds; ++round) {
         while (turn.load(std::memory_order_acquire) < round) {
-          if (aborted.load()) {
+          if (watchdog.aborted()) {
             return;
           }
           std::this_thread::yield();
@@ -137,7 +242,7 @@ TEST(Doorbell, LosesNoWakeUpOfManyRingers) {
   std::uint64_t completed = 0;
   for (std::uint64_t round = 1; round <= kRounds; ++round) {
     turn.store(round, std::memory_order_release);
-    const WaitOutcome outcome = bell.wait({0}, kHang, aborted, [&] {
+    const WaitOutcome outcome = bell.wait({0}, kHang, watchdog.aborted(), [&] {
       for (const auto& flag : flags) {
         if (flag.load(std::memory_order_acquire) != round) {
           return false;
@@ -146,10 +251,10 @@ TEST(Doorbell, LosesNoWakeUpOfManyRingers) {
       return true;
     });
     if (outcome != WaitOutcome::kReady) {
-      aborted = true;
       break;
     }
     completed = round;
+    watchdog.note_progress();
   }
   for (std::thread& ringer : ringers) {
     ringer.join();
@@ -167,7 +272,7 @@ TEST(Doorbell, WakesASleeperOfAnotherMapping) {
   ASSERT_NE(owner->mapping.data(), peer->data());
   Doorbell here(reinterpret_cast<DoorbellPage*>(owner->mapping.data()));
   Doorbell there(reinterpret_cast<DoorbellPage*>(peer->data()));
-  std::atomic<bool> aborted{false};
+  Watchdog watchdog({here});
   std::atomic<bool> is_ready{false};
   std::thread ringer([&] {
     while (std::atomic_ref(reinterpret_cast<DoorbellPage*>(peer->data())->num_waiters).load() ==
@@ -177,7 +282,8 @@ TEST(Doorbell, WakesASleeperOfAnotherMapping) {
     is_ready = true;
     there.ring();
   });
-  EXPECT_EQ(here.wait({0}, kHang, aborted, [&] { return is_ready.load(); }), WaitOutcome::kReady);
+  EXPECT_EQ(here.wait({0}, kHang, watchdog.aborted(), [&] { return is_ready.load(); }),
+            WaitOutcome::kReady);
   ringer.join();
 }
 

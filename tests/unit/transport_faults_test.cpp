@@ -74,6 +74,16 @@ TEST_P(LatePeers, LateSendMovesNoFlagBack) {
   EXPECT_TRUE(combine_is_right(*cluster.attention[0], shape, 0, 0, current, 3));
 }
 
+// The flag alone does not tell: this window was never written.
+TEST_P(LatePeers, LateSendRaisesNoFlagInAFreshWindow) {
+  const WindowShape shape = small_shape();
+  const Cluster cluster = make(1, 1);
+  const HopId late{1, 5, 0, 0};
+  cluster.attention[0]->begin_epoch(2);
+  send_dispatch(*cluster.attention[0], shape, 0, 0, late, 3);
+  EXPECT_FALSE(cluster.ffn[0]->dispatch_ready(late, 1));
+}
+
 TEST_P(LatePeers, RepeatedOrEarlierSendMovesNoFlagBack) {
   const WindowShape shape = small_shape();
   const Cluster cluster = make(1, 1);
