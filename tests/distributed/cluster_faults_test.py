@@ -1,0 +1,237 @@
+"""What a cluster of processes does when things go wrong: servers that start in any order or don't
+fit, ports that are taken, clients that leave, servers that die in mid-stream.
+
+Usage: cluster_faults_test.py FASTFD, in the root of the sources.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from launched_cluster import PATIENCE_S, Cluster, free_ports, wait_until  # noqa: E402
+
+FASTFD = None
+MODEL = pathlib.Path("models/atlas-moe")
+
+
+def open_stream(address, **fields):
+    """Starts a streaming completion and returns (connection, response)."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    body = {"model": "atlas-moe", "prompt": "Once", "stream": True, "ignore_eos": True,
+            "temperature": 0, "max_tokens": 1500} | fields
+    connection.request("POST", "/v1/completions", json.dumps(body),
+                       {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
+def post(address, path, body):
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+class Processes:
+    """Role processes that the test starts by itself, in an order of its own."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        http, control = free_ports(2)
+        self.http = f"127.0.0.1:{http}"
+        self.control = f"127.0.0.1:{control}"
+        self.running = {}
+
+    def config(self, name, **scheduler):
+        values = {"max_batched_tokens": 512, "prefill_chunk": 256, "max_sequences": 64} | scheduler
+        text = (f"model: {{path: {MODEL}}}\n"
+                f"coordinator: {{http: \"{self.http}\", control: \"{self.control}\"}}\n"
+                "attention: {servers: 1}\nffn: {servers: 1}\n"
+                "scheduler: {" + ", ".join(f"{k}: {v}" for k, v in values.items()) + "}\n")
+        path = pathlib.Path(self.folder.name) / f"{name}.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def start(self, role, config, rank=None):
+        arguments = [FASTFD, role, "--config", config]
+        if rank is not None:
+            arguments += ["--rank", str(rank)]
+        log = open(pathlib.Path(self.folder.name) / f"{role}.log", "w", encoding="utf-8")
+        self.running[role] = subprocess.Popen(arguments, stdout=log, stderr=log)
+        log.close()
+
+    def log(self, role):
+        return (pathlib.Path(self.folder.name) / f"{role}.log").read_text()
+
+    def is_ready(self):
+        connection = http.client.HTTPConnection(self.http, timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            try:
+                connection.request("GET", "/ready")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
+
+    def close(self):
+        for process in self.running.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+
+class StartTest(unittest.TestCase):
+    def setUp(self):
+        self.processes = Processes()
+        self.addCleanup(self.processes.close)
+
+    def start_in_order(self, *roles):
+        config = self.processes.config("cluster")
+        for role in roles:
+            self.processes.start(role, config, None if role == "coordinator" else 0)
+        wait_until(self.processes.is_ready, "readiness")
+        status, answer = post(self.processes.http, "/v1/completions",
+                              {"model": "atlas-moe", "prompt": "Once", "max_tokens": 3})
+        self.assertEqual(status, 200, answer)
+
+    def test_servers_first(self):
+        self.start_in_order("ffn-server", "attention-server", "coordinator")
+
+    def test_coordinator_first(self):
+        self.start_in_order("coordinator", "attention-server", "ffn-server")
+
+    def test_servers_outlive_their_coordinator_and_register_again(self):
+        self.start_in_order("coordinator", "attention-server", "ffn-server")
+        coordinator = self.processes.running["coordinator"]
+        coordinator.kill()
+        coordinator.wait()
+        self.start_coordinator_again()
+
+    def start_coordinator_again(self):
+        self.processes.start("coordinator", self.processes.config("cluster"))
+        wait_until(self.processes.is_ready, "readiness with the old servers")
+        for role in ("attention-server", "ffn-server"):
+            self.assertIsNone(self.processes.running[role].poll(), self.processes.log(role))
+        status, answer = post(self.processes.http, "/v1/completions",
+                              {"model": "atlas-moe", "prompt": "Once", "max_tokens": 3})
+        self.assertEqual(status, 200, answer)
+
+    def test_the_first_request_does_not_wait_for_a_second(self):
+        self.start_in_order("coordinator", "ffn-server", "attention-server")
+
+    def test_requests_before_readiness_are_told_what_is_missing(self):
+        self.processes.start("coordinator", self.processes.config("cluster"))
+
+        def answers():
+            try:
+                status, answer = post(self.processes.http, "/v1/completions",
+                                      {"model": "atlas-moe", "prompt": "Once"})
+            except OSError:
+                return False
+            self.assertEqual(status, 503, answer)
+            return "attention server 0" in answer["error"]["message"]
+        wait_until(answers, "answer that names the missing server")
+
+    def test_a_server_with_other_limits_is_refused_with_both_values(self):
+        self.processes.start("coordinator", self.processes.config("cluster"))
+        other = self.processes.config("other", max_batched_tokens=256)
+        self.processes.start("ffn-server", other, 0)
+        status = self.processes.running["ffn-server"].wait(timeout=PATIENCE_S)
+        self.assertNotEqual(status, 0)
+        log = self.processes.log("ffn-server")
+        self.assertIn("512", log)
+        self.assertIn("256", log)
+
+    def test_a_taken_port_is_named_before_the_weights_load(self):
+        host, port = self.processes.http.split(":")
+        with socket.create_server((host, int(port))):
+            self.processes.start("coordinator", self.processes.config("cluster"))
+            status = self.processes.running["coordinator"].wait(timeout=PATIENCE_S)
+        self.assertEqual(status, 1)
+        self.assertIn(port, self.processes.log("coordinator"))
+        self.assertNotIn("loaded", self.processes.log("coordinator"))
+
+
+class ServingTest(unittest.TestCase):
+    def setUp(self):
+        self.cluster = Cluster(FASTFD)
+        self.addCleanup(self.cluster.close)
+        self.cluster.wait_ready()
+
+    def free_pages(self):
+        return (self.cluster.metric("fastfd_kv_free_pages") +
+                self.cluster.metric("fastfd_kv_cached_pages"))
+
+    def is_idle(self, pages):
+        return (self.cluster.metric("fastfd_running_requests") == 0 and
+                self.cluster.metric("fastfd_queued_requests") == 0 and self.free_pages() == pages)
+
+    def test_pages_of_clients_that_leave_come_back(self):
+        pages = self.free_pages()
+        streams = [open_stream(self.cluster.http) for _ in range(8)]
+        for _, response in streams:
+            self.assertEqual(response.status, 200)
+            response.readline()
+        for connection, response in streams[:4]:
+            response.close()
+            connection.close()
+        # Two that leave before their first token, while others run.
+        for _ in range(2):
+            with contextlib.closing(http.client.HTTPConnection(self.cluster.http)) as connection:
+                connection.request("POST", "/v1/completions", json.dumps(
+                    {"model": "atlas-moe", "prompt": "Once", "max_tokens": 500}))
+        for connection, response in streams[4:]:
+            response.close()
+            connection.close()
+        wait_until(lambda: self.is_idle(pages), "return of all pages")
+        self.assertTrue(self.cluster.chat()["choices"][0]["message"]["content"])
+
+    def test_chat_answers_are_those_of_transformers(self):
+        golden = json.loads((MODEL / "golden.json").read_text())
+        for prompt in golden["prompts"]:
+            if "messages" not in prompt or prompt["gap"]["value"] < 0.1:
+                continue
+            status, answer = post(self.cluster.http, "/v1/chat/completions", {
+                "model": "atlas-moe", "messages": prompt["messages"], "temperature": 0,
+                "max_tokens": golden["max_new_tokens"]})
+            self.assertEqual(status, 200, answer)
+            text = prompt["output_text"].removesuffix("<|im_end|>")
+            self.assertEqual(answer["choices"][0]["message"]["content"], text, prompt["id"])
+            self.assertEqual(answer["choices"][0]["finish_reason"], prompt["finish"])
+
+    def kill_in_mid_stream(self, name, said):
+        connection, response = open_stream(self.cluster.http)
+        with contextlib.closing(connection):
+            response.readline()
+            os.kill(self.cluster.children()[name], signal.SIGKILL)
+            text = response.read().decode()
+        self.assertIn('"error"', text[-2000:])
+        self.assertIn(said, text[-2000:])
+
+        def serves():
+            try:
+                return bool(self.cluster.chat()["choices"])
+            except OSError:
+                return False
+        wait_until(serves, "answer after the restart")
+
+    def test_clients_of_a_lost_ffn_server_are_told_which(self):
+        self.kill_in_mid_stream("ffn-server 0", "FFN server 0")
+
+    def test_clients_of_a_lost_attention_server_are_told_which(self):
+        self.kill_in_mid_stream("attention-server 0", "attention server 0")
+        self.kill_in_mid_stream("attention-server 1", "attention server 1")
+
+
+if __name__ == "__main__":
+    FASTFD = sys.argv.pop(1)
+    unittest.main()
