@@ -160,9 +160,12 @@ class RecordingServer final : public ServerHandler {
   }
   void on_go(Epoch epoch) override { log.add("go " + std::to_string(epoch)); }
   void on_plan(AttentionStepPlan plan) override {
-    log.add("attention plan " + std::to_string(plan.step));
-    const std::lock_guard lock(mutex_);
-    attention_plan_ = std::move(plan);
+    const auto step = plan.step;
+    {
+      const std::lock_guard lock(mutex_);
+      attention_plan_ = std::move(plan);
+    }
+    log.add("attention plan " + std::to_string(step));
   }
   void on_plan(FfnStepPlan plan) override { log.add("ffn plan " + std::to_string(plan.step)); }
   void on_stop(Epoch next_epoch) override { log.add("stop " + std::to_string(next_epoch)); }
