@@ -34,6 +34,7 @@ struct Child {
   std::optional<Clock::time_point> restart_at;
   std::size_t deaths_in_a_row = 0;
   bool terminated = false;  ///< got its SIGTERM
+  bool killed = false;      ///< got SIGKILL as well
 
   /// Forwards what the child has written; at most `max_reads` buffers, so that one that never stops
   /// writing doesn't starve the others.
@@ -258,7 +259,11 @@ class Supervisor::Impl {
       return;
     }
     if (now >= kill_at_) {
-      for (const Child& child : children_) {
+      for (Child& child : children_) {
+        if (child.process.is_running() && !child.killed) {
+          say(child.spec.name + " has not stopped yet; killing it");
+          child.killed = true;
+        }
         child.process.send_signal(SIGKILL);
       }
       kill_at_ = now + kReapInterval;
