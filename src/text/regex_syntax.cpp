@@ -114,7 +114,7 @@ class Translator {
     }
     std::string quantifier(pattern_.substr(pos_, end + 1 - pos_));
     if (quantifier.starts_with("{,")) {
-      quantifier.insert(1, "0");  // PCRE2 10.42 takes {,m} literally
+      quantifier = fmt::format("{{0{}", quantifier.substr(1));  // PCRE2 10.42 takes {,m} literally
     }
     out_ += quantifier;
     pos_ = end + 1;
