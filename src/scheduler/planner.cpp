@@ -160,10 +160,10 @@ void Planner::continue_prompts(ServerRank rank) {
   }
 }
 
-/// Leading blocks that the server has cached. At least one token is left to compute, because the
-/// first sampled token needs its hidden state.
-std::uint32_t Planner::count_hits(Sequence& sequence, ServerRank rank,
-                                  std::vector<PageId>& pages) const {
+/// Pages of the leading blocks that the server has cached; returns how many of them nobody holds.
+/// At least one token is left to compute, because the first sampled token needs its hidden state.
+std::uint32_t Planner::find_hits(Sequence& sequence, ServerRank rank,
+                                 std::vector<PageId>& pages) const {
   pages.clear();
   if (!state_.options.prefix_cache) {
     return 0;
@@ -184,13 +184,9 @@ std::uint32_t Planner::count_hits(Sequence& sequence, ServerRank rank,
   return num_idle;
 }
 
-/// Gives the front of the queue a slot and all pages of its prompt on the best server; false if no
-/// server has room now.
-bool Planner::admit(Sequence* sequence) {
-  if (state_.num_running >= state_.options.max_sequences) {
-    return false;
-  }
-  const auto num_tokens = static_cast<std::uint32_t>(sequence->tokens.size());
+/// The best server that can take the sequence now, with all pages of its prompt; nullopt if none.
+std::optional<ServerRank> Planner::find_server(Sequence& sequence) {
+  const auto num_tokens = static_cast<std::uint32_t>(sequence.tokens.size());
   const std::uint32_t page_size = state_.options.page_size;
   const std::uint32_t num_pages = (num_tokens + page_size - 1) / page_size;
   loads_.assign(state_.servers.size(), {});
@@ -209,7 +205,7 @@ bool Planner::admit(Sequence* sequence) {
         server.num_sequences() >= state_.options.max_batched_tokens) {
       continue;
     }
-    const std::uint32_t num_idle_hits = count_hits(*sequence, rank, hit_pages_);
+    const std::uint32_t num_idle_hits = find_hits(sequence, rank, hit_pages_);
     const auto num_hits = static_cast<std::uint32_t>(hit_pages_.size());
     // A page for each of those who run already, or the newcomer would soon be preempted again.
     const std::uint32_t wanted = num_pages - num_hits + num_idle_hits + server.num_sequences();
@@ -217,14 +213,26 @@ bool Planner::admit(Sequence* sequence) {
     loads_[rank].hit_tokens = num_hits * page_size;
     any_room = any_room || loads_[rank].has_room;
   }
-  if (!any_room) {
+  return any_room ? std::optional(choose_server(loads_)) : std::nullopt;
+}
+
+/// Gives the front of the queue a slot and all pages of its prompt; false if it has to wait.
+bool Planner::admit(Sequence* sequence) {
+  if (state_.num_running >= state_.options.max_sequences) {
     return false;
   }
-  const ServerRank rank = choose_server(loads_);
+  const auto chosen = find_server(*sequence);
+  if (!chosen) {
+    return false;
+  }
+  const ServerRank rank = *chosen;
   ServerState& server = state_.servers[rank];
+  const auto num_tokens = static_cast<std::uint32_t>(sequence->tokens.size());
+  const std::uint32_t page_size = state_.options.page_size;
+  const std::uint32_t num_pages = (num_tokens + page_size - 1) / page_size;
   hit_pages_.clear();
   if (loads_[rank].hit_tokens > 0) {
-    count_hits(*sequence, rank, hit_pages_);  // the last server looked at may be another one
+    find_hits(*sequence, rank, hit_pages_);  // the last server looked at may be another one
   }
   state_.queue.remove(sequence);
 

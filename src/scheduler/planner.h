@@ -36,7 +36,8 @@ class Planner {
   Sequence* choose_victim(const ServerState& server) const;
   void continue_prompts(ServerRank server);
   bool admit(Sequence* sequence);
-  std::uint32_t count_hits(Sequence& sequence, ServerRank server, std::vector<PageId>& pages) const;
+  std::optional<ServerRank> find_server(Sequence& sequence);
+  std::uint32_t find_hits(Sequence& sequence, ServerRank server, std::vector<PageId>& pages) const;
   bool choose_lanes();
   void add_chunk(ServerRank server, Sequence* sequence);
 

@@ -125,7 +125,7 @@ void FakeCluster::publish(const StepPlan& plan) {
   std::size_t next = 0;
   for (ServerRank rank = 0; rank < servers_.size(); ++rank) {
     if (next < plan.attention.size() && plan.attention[next].first == rank) {
-      publish_server(servers_[rank], rank, plan.attention[next].second);
+      publish_server(servers_[rank], plan.attention[next].second);
       ++next;
     } else {
       publish_absent(servers_[rank]);
@@ -178,7 +178,7 @@ void FakeCluster::publish_absent(const Server& server) const {
   }
 }
 
-void FakeCluster::publish_server(Server& server, ServerRank rank, const AttentionStepPlan& plan) {
+void FakeCluster::publish_server(Server& server, const AttentionStepPlan& plan) {
   for (auto& [slot, incarnation] : server.incarnations) {
     if (incarnation->becomes_row) {
       incarnation->becomes_row = false;
@@ -214,7 +214,6 @@ void FakeCluster::publish_server(Server& server, ServerRank rank, const Attentio
   for (LaneId b = 0; b < kMaxLanes; ++b) {
     expect(server.rows[b].empty() || listed.count(b) == 1, "a lane with decode rows is missing");
   }
-  (void)rank;
 }
 
 /// A barrier: the row lists must hold sequences that were rows before, each once, where they are.

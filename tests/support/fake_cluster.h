@@ -128,7 +128,7 @@ class FakeCluster {
   };
 
   // Publishing.
-  void publish_server(Server& server, ServerRank rank, const AttentionStepPlan& plan);
+  void publish_server(Server& server, const AttentionStepPlan& plan);
   void publish_absent(const Server& server) const;
   void publish_rows(Server& server, const AttentionStepPlan& plan);
   void publish_leaves(Server& server, const AttentionLanePlan& lane, StepId step);
