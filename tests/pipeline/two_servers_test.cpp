@@ -151,6 +151,10 @@ TEST_P(TwoServersTest, GreedyTokensAndLogprobsAreThoseOfTransformers) {
         continue;
       }
       for (const auto& expected : prompt.top[i]) {
+        // bf16: the chosen token of paths that must be equal; see docs/testing.md.
+        if (!exact && (expected.token != tokens[i].token || prompt.smallest_gap < 0.1)) {
+          continue;
+        }
         for (const auto& actual : tokens[i].top_logprobs) {
           if (actual.token == expected.token) {
             const double off = std::abs(actual.logprob - expected.logprob);
@@ -167,7 +171,7 @@ TEST_P(TwoServersTest, GreedyTokensAndLogprobsAreThoseOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, TwoServersTest,
                          ::testing::Values(Precision::kFloat32, Precision::kBFloat16),
-                         [](const auto& info) { return to_string(info.param); });
+                         [](const auto& instance) { return to_string(instance.param); });
 
 }  // namespace
 }  // namespace fastfd
