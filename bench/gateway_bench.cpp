@@ -2,7 +2,10 @@
 // an engine that has no model. Prints CPU time of the gateway thread an event, events a second of
 // wall time and resident memory a stream.
 //
-//     gateway_bench [streams = 1000] [tokens a stream = 200] [microseconds a step = 25000]
+//     gateway_bench [streams = 1000]
+//
+// Two loads: steps so far apart that every event is a write of its own (the dearer case), and steps
+// faster than a busy machine can serve, where the tokens that are ready share a write.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,9 +31,10 @@ using std::chrono::steady_clock;
 constexpr int kRuns = 5;
 
 struct Settings {
-  std::size_t num_streams = 1000;
-  std::uint32_t num_tokens = 200;
-  std::chrono::microseconds step{25'000};
+  const char* name;
+  std::size_t num_streams;
+  std::uint32_t num_tokens;  ///< a stream
+  std::chrono::microseconds step;
 };
 
 struct Result {
@@ -120,25 +125,29 @@ void report(const char* name, const std::vector<Result>& results, double Result:
   fmt::print("{:<34} {:>10.2f} {:>10.2f} {:>10.2f}\n", name, median(values), *low, *high);
 }
 
-int run(int argc, char** argv) {
-  Settings settings;
-  settings.num_streams = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : settings.num_streams;
-  settings.num_tokens = argc > 2 ? static_cast<std::uint32_t>(std::strtoul(argv[2], nullptr, 10))
-                                 : settings.num_tokens;
-  settings.step =
-      argc > 3 ? std::chrono::microseconds(std::strtol(argv[3], nullptr, 10)) : settings.step;
+void measure(const Settings& settings) {
   std::vector<Result> results;
   for (int i = 0; i < kRuns; ++i) {
     results.push_back(run_once(settings));
   }
-  fmt::print("{} streams of {} tokens, a step every {} us, {} runs\n", settings.num_streams,
-             settings.num_tokens, settings.step.count(), kRuns);
+  fmt::print("{}: {} streams of {} tokens, a step every {} ms, {} runs\n", settings.name,
+             settings.num_streams, settings.num_tokens, settings.step.count() / 1000, kRuns);
   fmt::print("{:<34} {:>10} {:>10} {:>10}\n", "", "median", "lowest", "highest");
   report("us of CPU an event (aim: 15)", results, &Result::us_per_event);
   report("us of CPU a request", results, &Result::request_us);
   report("events a second of wall time", results, &Result::events_per_second);
   // The first run's: later ones find memory that the allocator kept.
-  fmt::print("{:<34} {:>10.2f}\n", "KiB resident a stream (first run)", results[0].kib_per_stream);
+  fmt::print("{:<34} {:>10.2f}\n\n", "KiB resident a stream (first run)",
+             results[0].kib_per_stream);
+}
+
+int run(int argc, char** argv) {
+  const std::size_t num_streams = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 1000;
+  if (num_streams == 0) {
+    throw std::invalid_argument("the number of streams must be at least 1");
+  }
+  measure({"paced", num_streams, 30, std::chrono::milliseconds(200)});
+  measure({"saturated", num_streams, 200, std::chrono::milliseconds(10)});
   return 0;
 }
 

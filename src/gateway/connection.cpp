@@ -1,6 +1,5 @@
 #include "gateway/connection.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -9,13 +8,13 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <ctime>
+#include <iterator>
 #include <utility>
+
+#include "gateway/http_head.h"
 
 namespace fastfd::gateway {
 namespace {
@@ -25,18 +24,8 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kReadBytes = 4096;
-constexpr auto kNever = steady_clock::time_point::max();
 /// How long a refused client may go on sending before the connection is cut.
 constexpr std::chrono::milliseconds kLingerTime{2000};
-
-bool would_block(const error_code& error) {
-  return error == asio::error::would_block || error == asio::error::try_again;
-}
-
-std::string http_date() {
-  return fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr)));
-}
 
 HttpResponse error_response(int status, std::string message, std::string code) {
   ApiError error;
@@ -75,15 +64,7 @@ std::optional<HttpResponse> explain_read_error(const error_code& error,
 }  // namespace
 
 Connection::Connection(GatewayCore& core, Socket socket)
-    : core_(core),
-      socket_(std::move(socket)),
-      // Room for the longest head, or for what a client sends ahead while it waits.
-      buffer_(core.options().max_header_bytes + kReadBytes),
-      wake_timer_(socket_.get_executor(), kNever),
-      deadline_(kNever) {
-  error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket_.non_blocking(true, ignored);
+    : ClientSocket(core.options(), std::move(socket)), core_(core) {
   core_.add(this);
 }
 
@@ -101,18 +82,18 @@ void Connection::start(GatewayCore& core, Socket socket) {
 
 void Connection::set_phase(Phase phase, std::optional<std::chrono::milliseconds> timeout) {
   phase_ = phase;
-  deadline_ = timeout ? steady_clock::now() + *timeout : kNever;
+  set_deadline(timeout ? steady_clock::now() + *timeout : kNever);
 }
 
 void Connection::check_deadline(steady_clock::time_point now) {
-  if (now < deadline_ || gone_) {
+  if (now < deadline() || gone()) {
     return;
   }
-  deadline_ = kNever;
+  set_deadline(kNever);
   if (phase_ == Phase::kReading) {
     timed_out_ = true;
     error_code ignored;
-    socket_.cancel(ignored);
+    socket().cancel(ignored);
   } else if (phase_ == Phase::kWorking) {
     lost();
   } else {
@@ -134,41 +115,21 @@ void Connection::abort() {
         unavailable("The server shut down before the answer was complete.", "draining"));
   }
   // A response that waits for a slow reader is cut, and so is one that has not begun.
-  if (!generation_ || !unsent_.empty()) {
+  if (!generation_ || !all_sent()) {
     lost();
   }
 }
 
-void Connection::close() {
-  gone_ = true;
-  error_code ignored;
-  socket_.close(ignored);
-  wake();
-}
-
-void Connection::lost() {
-  if (gone_) {
-    return;
-  }
+void Connection::on_lost() {
   if (generation_) {
     core_.metrics().disconnects().Increment();
     generation_->cancel();
-  }
-  unsent_ = {};
-  close();
-}
-
-template <typename Condition>
-Connection::Awaitable<> Connection::wait_until(Condition condition) {
-  while (!condition()) {
-    error_code cancelled;
-    co_await wake_timer_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
   }
 }
 
 Connection::Awaitable<> Connection::run() {
   try {
-    while (keep_alive_ && !gone_) {
+    while (keep_alive_ && !gone()) {
       co_await serve_request();
     }
   } catch (const std::exception& error) {
@@ -198,14 +159,14 @@ Connection::Awaitable<> Connection::serve_request() {
 }
 
 Connection::Awaitable<bool> Connection::wait_for_request() {
-  if (buffer_.size() > 0) {
+  if (buffer().size() > 0) {
     co_return true;
   }
-  buffer_.shrink_to_fit();
+  buffer().shrink_to_fit();
   set_phase(Phase::kIdle, core_.options().idle_timeout);
   error_code error;
-  co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(asio::use_awaitable, error));
-  co_return !error && !gone_;
+  co_await socket().async_wait(Socket::wait_read, asio::redirect_error(asio::use_awaitable, error));
+  co_return !error && !gone();
 }
 
 Connection::Awaitable<std::optional<HttpRequest>> Connection::read_request() {
@@ -215,7 +176,7 @@ Connection::Awaitable<std::optional<HttpRequest>> Connection::read_request() {
   parser.body_limit(options.max_body_bytes);
   set_phase(Phase::kReading, options.request_timeout);
   error_code error;
-  co_await http::async_read_header(socket_, buffer_, parser,
+  co_await http::async_read_header(socket(), buffer(), parser,
                                    asio::redirect_error(asio::use_awaitable, error));
   if (!error) {
     http_1_1_ = parser.get().version() >= 11;
@@ -229,10 +190,10 @@ Connection::Awaitable<std::optional<HttpRequest>> Connection::read_request() {
       send("HTTP/1.1 100 Continue\r\n\r\n", {}, {}, false);
     }
     set_phase(Phase::kReading, options.request_timeout);
-    co_await http::async_read(socket_, buffer_, parser,
+    co_await http::async_read(socket(), buffer(), parser,
                               asio::redirect_error(asio::use_awaitable, error));
   }
-  if (timed_out_ && !gone_) {
+  if (timed_out_ && !gone()) {
     HttpResponse response = error_response(
         408,
         fmt::format("The request was not complete within {} ms.", options.request_timeout.count()),
@@ -383,11 +344,11 @@ Connection::Awaitable<std::optional<HttpResponse>> Connection::generate(HttpRequ
                                       core_.options().max_sequences_per_request);
   };
   std::optional<HttpResponse> failure = co_await offload(http_request.body.size(), work);
-  if (gone_ || failure) {
+  if (gone() || failure) {
     co_return failure;
   }
   http_request = {};
-  buffer_.shrink_to_fit();
+  buffer().shrink_to_fit();
   context.engine = core_.engine();
   if (context.engine == nullptr) {
     co_return to_response(unavailable("The server is shutting down.", "draining"),
@@ -402,17 +363,17 @@ Connection::Awaitable<std::optional<HttpResponse>> Connection::generate(HttpRequ
   if (!error) {
     core_.metrics().active_requests().Increment();
     watch_client();
-    co_await wait_until([this] { return gone_ || generation_->done(); });
+    co_await wait_until([this] { return gone() || generation_->done(); });
     core_.metrics().active_requests().Decrement();
     error = generation_->error();
   }
   const std::unique_ptr<Generation> generation = std::move(generation_);
   if (stream_begun_) {
     core_.metrics().count_response(endpoint_label_, 200);
-    co_await wait_until([this] { return gone_ || unsent_.empty(); });
+    co_await wait_until([this] { return gone() || all_sent(); });
     co_return std::nullopt;
   }
-  if (gone_) {
+  if (gone()) {
     co_return std::nullopt;
   }
   HttpResponse response;
@@ -441,7 +402,7 @@ void Connection::on_progress() {
     if (!stream_begun_) {
       stream_begun_ = true;
       keep_alive_ = keep_alive_ && http_1_1_ && !core_.draining();
-      head = stream_head();
+      head = stream_head(http_1_1_, keep_alive_);
     }
     if (http_1_1_) {
       fmt::format_to(std::back_inserter(head), "{:x}\r\n", events.size());
@@ -458,48 +419,14 @@ void Connection::on_progress() {
   }
 }
 
-std::string Connection::response_head(const HttpResponse& response) const {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\n", response.status,
-                                 std::string_view(reason.data(), reason.size()), http_date());
-  if (response.status != 204) {
-    fmt::format_to(std::back_inserter(head), "Content-Type: {}\r\nContent-Length: {}\r\n",
-                   response.content_type, response.body.size());
-  }
-  for (const auto& [name, value] : response.headers) {
-    fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, value);
-  }
-  if (!keep_alive_) {
-    head += "Connection: close\r\n";
-  } else if (!http_1_1_) {
-    head += "Connection: keep-alive\r\n";
-  }
-  head += "\r\n";
-  return head;
-}
-
-std::string Connection::stream_head() const {
-  std::string head = fmt::format(
-      "HTTP/1.1 200 OK\r\nDate: {}\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-      "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
-      http_date());
-  if (http_1_1_) {
-    head += "Transfer-Encoding: chunked\r\n";
-  }
-  if (!keep_alive_) {
-    head += "Connection: close\r\n";
-  }
-  head += "\r\n";
-  return head;
-}
-
 Connection::Awaitable<> Connection::respond(HttpResponse response) {
   if (core_.draining()) {
     keep_alive_ = false;
   }
   core_.metrics().count_response(endpoint_label_, response.status);
-  send(response_head(response), head_only_ ? std::string_view() : response.body, {}, false);
-  co_await wait_until([this] { return gone_ || unsent_.empty(); });
+  send(response_head(response, http_1_1_, keep_alive_),
+       head_only_ ? std::string_view() : response.body, {}, false);
+  co_await wait_until([this] { return gone() || all_sent(); });
 }
 
 Connection::Awaitable<> Connection::refuse(HttpResponse response) {
@@ -509,102 +436,12 @@ Connection::Awaitable<> Connection::refuse(HttpResponse response) {
   // Closing with unread input would reset the connection, and the client might never read why.
   set_phase(Phase::kLingering, kLingerTime);
   error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
+  socket().shutdown(Socket::shutdown_send, error);
   std::array<char, kReadBytes> discarded{};
-  while (!error && !gone_) {
-    co_await socket_.async_read_some(asio::buffer(discarded),
-                                     asio::redirect_error(asio::use_awaitable, error));
+  while (!error && !gone()) {
+    co_await socket().async_read_some(asio::buffer(discarded),
+                                      asio::redirect_error(asio::use_awaitable, error));
   }
-}
-
-void Connection::send(std::string_view head, std::string_view body, std::string_view tail,
-                      bool bounded) {
-  if (gone_) {
-    return;
-  }
-  std::size_t sent = 0;
-  if (unsent_.empty()) {
-    const std::array<asio::const_buffer, 3> buffers = {asio::buffer(head), asio::buffer(body),
-                                                       asio::buffer(tail)};
-    error_code error;
-    sent = socket_.write_some(buffers, error);
-    if (error && !would_block(error)) {
-      lost();
-      return;
-    }
-  }
-  for (const std::string_view part : {head, body, tail}) {
-    const std::size_t skip = std::min(sent, part.size());
-    sent -= skip;
-    unsent_.append(part.substr(skip));
-  }
-  if (bounded && unsent_.size() > core_.options().max_unsent_bytes) {
-    lost();
-    return;
-  }
-  if (!unsent_.empty()) {
-    wait_writable();
-  }
-}
-
-void Connection::wait_writable() {
-  if (waiting_writable_) {
-    return;
-  }
-  waiting_writable_ = true;
-  deadline_ = steady_clock::now() + core_.options().write_timeout;
-  socket_.async_wait(Socket::wait_write, [self = shared_from_this()](const error_code& error) {
-    self->waiting_writable_ = false;
-    if (!error && !self->gone_) {
-      self->send_unsent();
-    }
-  });
-}
-
-void Connection::send_unsent() {
-  error_code error;
-  const std::size_t sent = socket_.write_some(asio::buffer(unsent_), error);
-  if (error && !would_block(error)) {
-    lost();
-    return;
-  }
-  unsent_.erase(0, sent);
-  if (unsent_.empty()) {
-    unsent_ = {};  // a stream that was slow once should not keep its megabyte
-    deadline_ = kNever;
-    wake();
-  } else {
-    wait_writable();
-  }
-}
-
-void Connection::watch_client() {
-  if (watching_) {
-    return;
-  }
-  watching_ = true;
-  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const error_code& error) {
-    self->watching_ = false;
-    if (!error && !self->gone_ && self->generation_) {
-      self->read_ahead();
-    }
-  });
-}
-
-void Connection::read_ahead() {
-  const std::size_t room = buffer_.max_size() - buffer_.size();
-  if (room == 0) {
-    return;  // so much was sent ahead that only a failing write will tell that the client is gone
-  }
-  error_code error;
-  const std::size_t num_bytes =
-      socket_.read_some(buffer_.prepare(std::min(room, kReadBytes)), error);
-  if (error && !would_block(error)) {
-    lost();  // end of file as well: nobody is left to read the answer
-    return;
-  }
-  buffer_.commit(num_bytes);
-  watch_client();
 }
 
 }  // namespace fastfd::gateway

@@ -1,16 +1,12 @@
 #pragma once
 
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "gateway/client_socket.h"
 #include "gateway/endpoints.h"
 #include "gateway/gateway_core.h"
 #include "gateway/generation.h"
@@ -33,17 +29,13 @@ struct HttpRequest {
 ///
 /// g++ 12 destroys some temporaries among the arguments of a co_await twice: arguments that own
 /// memory are named variables here, moved or passed by reference.
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public ClientSocket {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
-
   Connection(GatewayCore& core, Socket socket);
-  ~Connection();
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  ~Connection() override;
 
   /// Serves until the connection closes.
-  static void start(GatewayCore& core, Socket socket);
+  static void start(GatewayCore& core, boost::asio::ip::tcp::socket socket);
 
   void check_deadline(std::chrono::steady_clock::time_point now);
   void close_if_idle();
@@ -52,8 +44,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   enum class Phase { kIdle, kReading, kWorking, kLingering };
-  template <typename T = void>
-  using Awaitable = boost::asio::awaitable<T>;
+
+  void on_lost() override;
+  bool watches() const override { return generation_ != nullptr; }
 
   Awaitable<> run();
   Awaitable<> serve_request();
@@ -72,42 +65,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Awaitable<> respond(HttpResponse response);
   /// Answers a request that was not read to its end, and closes so that the client can see it.
   Awaitable<> refuse(HttpResponse response);
-  /// Until `condition` holds; whoever may make it true calls wake().
-  template <typename Condition>
-  Awaitable<> wait_until(Condition condition);
-  void wake() { wake_timer_.cancel(); }
-
   /// Endpoints that need no body and no waiting.
   HttpResponse answer_at_once(const EndpointMatch& match);
   HttpResponse model_missing() const;
-  std::string response_head(const HttpResponse& response) const;
-  std::string stream_head() const;
   /// The generation has something to write, or is done.
   void on_progress();
 
-  /// Writes what the socket takes now and keeps the rest. With `bounded`, a client that lets too
-  /// much pile up is given up.
-  void send(std::string_view head, std::string_view body, std::string_view tail, bool bounded);
-  void wait_writable();
-  void send_unsent();
-  void watch_client();
-  void read_ahead();
-  /// The client is gone, or hopelessly slow.
-  void lost();
   void set_phase(Phase phase, std::optional<std::chrono::milliseconds> timeout);
-  void close();
 
   GatewayCore& core_;
-  Socket socket_;
-  boost::beast::flat_buffer buffer_;  // received, not yet parsed
-  boost::asio::steady_timer wake_timer_;
-  std::chrono::steady_clock::time_point deadline_;
   Phase phase_ = Phase::kIdle;
-
-  std::string unsent_;
-  bool waiting_writable_ = false;
-  bool watching_ = false;
-  bool gone_ = false;       // nothing more can be sent
   bool timed_out_ = false;  // while reading a request
   bool keep_alive_ = true;  // after the current response
 

@@ -9,6 +9,7 @@ fastfd_add_test(gateway_test
           ${CMAKE_CURRENT_LIST_DIR}/generation_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/json_text_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/lifecycle_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/model_text_service_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/protocol_test.cpp
   DEPENDS fastfd::gateway nlohmann_json::nlohmann_json)
 
