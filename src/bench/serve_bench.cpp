@@ -68,7 +68,7 @@ std::string choose_model(LoadGenerator& generator, const ServeBenchOptions& opti
     throw BenchError(url.to_string() + ": not ready (HTTP 503: " + error_message(reply.body) +
                      "); try again when GET /ready answers 200");
   }
-  const std::string model = reply.status == 200 ? first_model(reply.body) : "";
+  std::string model = reply.status == 200 ? first_model(reply.body) : "";
   if (model.empty()) {
     throw BenchError(fmt::format("{}/v1/models: HTTP {} without a model; name one with --model",
                                  url.to_string(), reply.status));
