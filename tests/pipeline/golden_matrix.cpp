@@ -10,12 +10,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 
 #include "fastfd/cluster/local_cluster.h"
 #include "fastfd/core/logging.h"
+#include "support/collector.h"
 #include "support/golden.h"
 #include "support/pairwise.h"
 
@@ -91,48 +90,6 @@ config::ClusterConfig make_config(const Row& row) {
   return config;
 }
 
-// Collects the tokens of many requests.
-class Collector final : public TokenSink {
- public:
-  struct Answer {
-    std::vector<TokenEvent> tokens;
-    FinishReason finish = FinishReason::kNone;
-    std::string error;
-  };
-
-  void on_events(std::vector<TokenEvent> events) override {
-    const std::lock_guard lock(mutex_);
-    for (auto& event : events) {
-      Answer& answer = answers_[event.request];
-      if (event.finish != FinishReason::kNone) {
-        answer.finish = event.finish;
-        answer.error = event.error;
-        ++num_finished_;
-      }
-      if (event.token != kNoToken) {
-        answer.tokens.push_back(std::move(event));
-      }
-    }
-    changed_.notify_all();
-  }
-
-  bool wait_finished(std::size_t count, std::chrono::seconds timeout) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, timeout, [&] { return num_finished_ >= count; });
-  }
-
-  Answer take(RequestId id) {
-    const std::lock_guard lock(mutex_);
-    return std::move(answers_[id]);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<RequestId, Answer> answers_;
-  std::size_t num_finished_ = 0;
-};
-
 // What one combination showed.
 struct Outcome {
   std::vector<std::string> problems;
@@ -176,7 +133,7 @@ class MatrixRunner {
  private:
   void run_batch(cluster::LocalCluster& cluster, const Row& row, std::size_t first,
                  std::size_t count, Outcome& outcome) {
-    Collector collector;
+    testing::Collector collector;
     std::vector<RequestId> ids;
     for (std::size_t i = 0; i < count; ++i) {
       Request request;
@@ -202,7 +159,7 @@ class MatrixRunner {
     }
   }
 
-  static void compare(const testing::GoldenPrompt& prompt, const Collector::Answer& answer,
+  static void compare(const testing::GoldenPrompt& prompt, const testing::Collector::Answer& answer,
                       const Row& row, Outcome& outcome) {
     const bool exact = row[kPrecision] == 0;
     const bool must_equal = exact || prompt.smallest_gap >= 0.1;
