@@ -101,13 +101,15 @@ struct ConditionalExpr {
   ExprPtr otherwise;  ///< may be absent
 };
 
+using ExprNode =
+    std::variant<LiteralExpr, NameExpr, ListExpr, DictExpr, AttributeExpr, SubscriptExpr, SliceExpr,
+                 CallExpr, FilterExpr, TestExpr, NotExpr, SignExpr, LogicalExpr, BinaryExpr,
+                 ConcatExpr, CompareExpr, ConditionalExpr>;
+
 struct Expr {
   int line = 0;
   std::uint32_t depth = 1;  ///< of the tree below, bounded by the parser
-  std::variant<LiteralExpr, NameExpr, ListExpr, DictExpr, AttributeExpr, SubscriptExpr, SliceExpr,
-               CallExpr, FilterExpr, TestExpr, NotExpr, SignExpr, LogicalExpr, BinaryExpr,
-               ConcatExpr, CompareExpr, ConditionalExpr>
-      node;
+  ExprNode node;
 };
 
 /// What `set` and `for` assign to: a name, an attribute of a namespace, or a tuple of targets.

@@ -15,7 +15,8 @@
 
 namespace fastfd::jinja {
 
-/// The token stream and the expressions; statements are in parser.cpp.
+/// The token stream and the expressions: operators in expression_parser.cpp, what they join in
+/// primary_parser.cpp. Statements are in parser.cpp.
 class ExpressionParser {
  protected:
   struct TupleOptions {
@@ -59,6 +60,9 @@ class ExpressionParser {
   SymbolUse use_;
 
  private:
+  /// Every nested bracket costs a dozen frames of the parser.
+  static constexpr int kMaxNesting = 60;
+
   ExprPtr parse_or();
   ExprPtr parse_and();
   ExprPtr parse_not();
@@ -83,8 +87,8 @@ class ExpressionParser {
   std::optional<CompareOp> take_compare_op();
 
   /// Makes a node above `children` and bounds the depth of the tree.
-  template <typename Node>
-  ExprPtr make(int at, Node node, std::uint32_t child_depth);
+  static ExprPtr make(int at, ExprNode node, std::uint32_t child_depth);
+  static std::string describe(const Token& token);
   static std::uint32_t depth_of(std::initializer_list<const ExprPtr*> children);
   static std::uint32_t depth_of(const std::vector<ExprPtr>& children);
   static std::uint32_t depth_of(const Arguments& arguments);
