@@ -4,9 +4,8 @@
 
 namespace fastfd {
 
-void fail_check(std::string_view what, const std::source_location& where) {
-  throw InternalError(
-      fmt::format("{}:{}: {}: {}", where.file_name(), where.line(), where.function_name(), what));
+void fail_check(std::string_view what, const SourceLocation& where) {
+  throw InternalError(fmt::format("{}:{}: {}: {}", where.file, where.line, where.function, what));
 }
 
 }  // namespace fastfd

@@ -20,8 +20,7 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
       workers_(options.threads > 1 ? std::make_unique<device::WorkerPool>(options.threads)
                                    : nullptr),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()} {
-  const std::size_t max_tokens =
-      std::size_t{options.max_lane_rows} * options.num_attention_servers;
+  const std::size_t max_tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   token_rows_.resize(max_tokens);
   out_rows_.resize(max_tokens);
   route_offsets_.resize(max_tokens + 1);
@@ -29,8 +28,7 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
   route_weights_.resize(max_tokens * top_k_);
 }
 
-void FfnWorker::begin_epoch(Epoch epoch, transport::FfnPort* port,
-                            const std::atomic<bool>* abort) {
+void FfnWorker::begin_epoch(Epoch epoch, transport::FfnPort* port, const std::atomic<bool>* abort) {
   epoch_ = epoch;
   port_ = port;
   abort_ = abort;
@@ -176,9 +174,9 @@ std::string FfnWorker::describe_waits() const {
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     if (!lanes_[lane].steps.empty()) {
       const auto id = hop(lane);
-      text += fmt::format("{}step {} layer {} lane {}: {}", text.empty() ? "" : "; ", id.step,
-                          id.layer, lane,
-                          port_->missing_peers(id, lanes_[lane].steps.front().participants));
+      text +=
+          fmt::format("{}step {} layer {} lane {}: {}", text.empty() ? "" : "; ", id.step, id.layer,
+                      lane, port_->missing_peers(id, lanes_[lane].steps.front().participants));
     }
   }
   return text;

@@ -15,8 +15,8 @@
 
 namespace fastfd::ffn_server {
 
-/// The FFN server without its thread: one cursor a lane, and the work of one hop. FfnServer gives it
-/// a thread; a co-located server calls it from the attention server's. Not thread-safe.
+/// The FFN server without its thread: one cursor a lane, and the work of one hop. FfnServer gives
+/// it a thread; a co-located server calls it from the attention server's. Not thread-safe.
 class FfnWorker {
  public:
   FfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,

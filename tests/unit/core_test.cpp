@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "fastfd/core/check.h"
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/device/cpu.h"
@@ -20,6 +21,17 @@ TEST(Bf16, RoundsToNearestEven) {
   EXPECT_EQ(bf16::from_float(1.0F + 0x1p-7F + 0x1p-8F).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(bf16::from_float(std::numeric_limits<float>::quiet_NaN()).to_float()));
   EXPECT_TRUE(std::isinf(bf16::from_float(std::numeric_limits<float>::max()).to_float()));
+}
+
+TEST(Check, NamesTheCallersPlace) {
+  try {
+    check(false, "impossible");
+    FAIL() << "a failed check throws";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("core_test.cpp:"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("impossible"), std::string::npos);
+  }
+  EXPECT_NO_THROW(check(true, "fine"));
 }
 
 TEST(ExpertPlacement, SharesAreNearEqualWhenServersDontDivideExperts) {
