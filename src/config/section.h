@@ -50,6 +50,7 @@ class Section {
                    const std::vector<std::pair<std::string_view, T>>& choices,
                    const std::vector<RefusedName>& refused = {}) {
     std::vector<std::string> names;
+    names.reserve(choices.size());
     for (const auto& choice : choices) {
       names.emplace_back(choice.first);
     }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <type_traits>
 
 #include "fastfd/core/check.h"
 #include "fastfd/model/model.h"
@@ -76,7 +77,7 @@ void convert(StoredDType dtype, const std::byte* from, std::uint64_t count, T* o
       }
       return;
     default:
-      fail_check("a tensor type that require() refuses", std::source_location::current());
+      check(false, "a tensor type that require() refuses");
   }
 }
 

@@ -146,6 +146,7 @@ class EntryReader {
     const auto found = find_dtype(dtype.get_ref<const std::string&>());
     if (!found) {
       std::vector<std::string> names;
+      names.reserve(kDTypes.size());
       for (const auto& row : kDTypes) {
         names.emplace_back(row.name);
       }
