@@ -162,6 +162,9 @@ Connection::Awaitable<bool> Connection::wait_for_request() {
   if (buffer().size() > 0) {
     co_return true;
   }
+  if (core_.draining()) {
+    co_return false;  // accepted just before the port was closed
+  }
   buffer().shrink_to_fit();
   set_phase(Phase::kIdle, core_.options().idle_timeout);
   error_code error;
