@@ -89,17 +89,18 @@ class TopologyRunner {
 
   void start(Topology topology) {
     abandon();
-    thread_ = std::jthread([this, topology = std::move(topology)](std::stop_token abandoned) {
-      const Status status = handler_.on_topology(topology, abandoned);
-      if (abandoned.stop_requested()) {
-        return;
-      }
-      if (status) {
-        outbox_.push(Ready{topology.epoch});
-      } else {
-        outbox_.push(Failure{status.to_string()});
-      }
-    });
+    thread_ =
+        std::jthread([this, topology = std::move(topology)](const std::stop_token& abandoned) {
+          const Status status = handler_.on_topology(topology, abandoned);
+          if (abandoned.stop_requested()) {
+            return;
+          }
+          if (status) {
+            outbox_.push(Ready{topology.epoch});
+          } else {
+            outbox_.push(Failure{status.to_string()});
+          }
+        });
   }
 
   /// Blocks until on_topology has returned.

@@ -87,9 +87,8 @@ prometheus::Counter& GatewayMetrics::counter(const char* name, const char* help)
 }
 
 prometheus::Histogram& GatewayMetrics::seconds(const char* name, const char* help,
-                                               std::vector<double> bounds) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(
-      {}, std::move(bounds));
+                                               const std::vector<double>& bounds) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add({}, bounds);
 }
 
 void GatewayMetrics::count_response(std::string_view endpoint, int status) {

@@ -40,7 +40,8 @@ class GatewayMetrics {
  private:
   prometheus::Gauge& gauge(const char* name, const char* help);
   prometheus::Counter& counter(const char* name, const char* help);
-  prometheus::Histogram& seconds(const char* name, const char* help, std::vector<double> bounds);
+  prometheus::Histogram& seconds(const char* name, const char* help,
+                                 const std::vector<double>& bounds);
 
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& responses_;
