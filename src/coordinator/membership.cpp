@@ -33,7 +33,7 @@ bool same_place(const ServerProgress& a, const ServerProgress& b) {
 
 }  // namespace
 
-Membership::Membership(MembershipOptions options) : options_(std::move(options)) {
+Membership::Membership(const MembershipOptions& options) : options_(options) {
   for (ServerRank rank = 0; rank < options_.contract.num_attention_servers; ++rank) {
     members_.emplace_back().rank = rank;
   }

@@ -41,7 +41,7 @@ class Membership {
     std::uint32_t pid;
   };
 
-  explicit Membership(MembershipOptions options);
+  explicit Membership(const MembershipOptions& options);
 
   void registered(control_plane::SessionId session, control_plane::Registration registration,
                   std::shared_ptr<control_plane::MemberLink> link, SteadyTime now);
