@@ -53,15 +53,16 @@ void PageLedger::take_slot(Lease& lease) {
 
 void PageLedger::return_pages(Lease& lease) {
   // Deepest block first, so that a chain is evicted from its end and its start stays reachable.
-  for (auto page = lease.pages.rbegin(); page != lease.pages.rend(); ++page) {
-    check(num_holders_[*page] > 0, "a page is returned twice");
-    if (--num_holders_[*page] > 0) {
+  for (std::size_t i = lease.pages.size(); i-- > 0;) {
+    const PageId page = lease.pages[i];
+    check(num_holders_[page] > 0, "a page is returned twice");
+    if (--num_holders_[page] > 0) {
       continue;
     }
-    if (cache_.contains_page(*page)) {
-      cache_.add_idle(*page);
+    if (cache_.contains_page(page)) {
+      cache_.add_idle(page);
     } else {
-      free_pages_.push_back(*page);
+      free_pages_.push_back(page);
     }
   }
   lease.pages.clear();
