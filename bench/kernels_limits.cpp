@@ -1,11 +1,10 @@
 #include "kernels_limits.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <utility>
 

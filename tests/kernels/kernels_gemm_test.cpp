@@ -49,7 +49,8 @@ std::vector<float> run_reference(const PackedWeights& weights, const std::vector
 }
 
 TEST(PackedWeightsTest, KeepsEveryElementAndPadsWithZeros) {
-  for (const auto& [n, k] : {std::pair{1, 1}, {64, 2}, {65, 3}, {130, 7}}) {
+  for (const auto& [n, k] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {64, 2}, {65, 3}, {130, 7}}) {
     const auto rows = random_bf16(static_cast<std::size_t>(n * k), 3);
     PackedWeights weights(n, k);
     weights.pack_rows(0, n / 2, rows.data());

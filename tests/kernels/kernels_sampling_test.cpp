@@ -135,6 +135,7 @@ TEST_P(SamplingTest, FlatDistributionsNeedTheWholeVocabulary) {
 TEST_P(SamplingTest, DrawsFollowTheDistribution) {
   const std::vector<float> probabilities = {0.4F, 0.3F, 0.15F, 0.1F, 0.05F};
   std::vector<float> logits;
+  logits.reserve(probabilities.size());
   for (const float p : probabilities) {
     logits.push_back(std::log(p));
   }
