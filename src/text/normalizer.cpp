@@ -46,8 +46,8 @@ std::optional<Span> Pattern::find(std::string_view text, std::size_t start,
   if (regex_) {
     return regex_->find(text, start, scratch);
   }
-  const std::size_t begin = literal_.empty() ? text.npos : text.find(literal_, start);
-  if (begin == text.npos) {
+  const std::size_t begin = literal_.empty() ? std::string_view::npos : text.find(literal_, start);
+  if (begin == std::string_view::npos) {
     return std::nullopt;
   }
   return Span{begin, begin + literal_.size()};

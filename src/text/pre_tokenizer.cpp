@@ -52,7 +52,7 @@ void match_pattern(std::string_view text, Span word, const Pattern& pattern, Reg
   const std::string_view subject = text.substr(word.begin, word.end - word.begin);
   std::size_t done = 0;
   std::size_t from = 0;
-  std::size_t last_end = subject.npos;
+  std::size_t last_end = std::string_view::npos;
   while (from <= subject.size()) {
     const auto match = pattern.find(subject, from, scratch);
     if (!match) {

@@ -209,7 +209,8 @@ class Translator {
     const std::string posix = posix_class(name);
     if (!posix.empty()) {
       out_ += fmt::format("{}{}}}", p, posix);
-    } else if (name.size() > 2 && !is_binary_property(name) && name.find('=') == name.npos) {
+    } else if (name.size() > 2 && !is_binary_property(name) &&
+               name.find('=') == std::string_view::npos) {
       out_ += fmt::format("{}sc:{}}}", p, name);
     } else {
       out_ += fmt::format("{}{}}}", p, name);

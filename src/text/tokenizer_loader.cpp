@@ -29,7 +29,10 @@ TokenId parse_id(const json& value, std::string_view token) {
 /// `false`, null, 0 and "" count as absent.
 bool is_set(const json& object, const char* key) {
   const auto it = object.find(key);
-  return it != object.end() && !it->is_null() && *it != false && *it != 0 && *it != "";
+  if (it == object.end() || it->is_null()) {
+    return false;
+  }
+  return it->is_string() ? !it->get_ref<const std::string&>().empty() : *it != false && *it != 0;
 }
 
 /// Post-processors only matter for what they put around a text.
@@ -94,6 +97,8 @@ class TokenizerLoader {
   Tokenizer load() {
     check_decoder(tokenizer_.value("decoder", json()));
     text::BpeModel model = load_model();
+    // An aggregate that can't be moved: made in place.
+    // NOLINTNEXTLINE(modernize-make-unique)
     auto impl = std::unique_ptr<Tokenizer::Impl>(new Tokenizer::Impl{
         .normalizer = text::Normalizer(tokenizer_.value("normalizer", json())),
         .pre_tokenizer = text::PreTokenizer(tokenizer_.value("pre_tokenizer", json())),
@@ -114,7 +119,7 @@ class TokenizerLoader {
   }
 
  private:
-  void set_text(TokenId id, std::string content, bool special) {
+  void set_text(TokenId id, const std::string& content, bool special) {
     const auto index = static_cast<std::size_t>(id);
     if (index >= texts_.size()) {
       texts_.resize(index + 1);
@@ -182,7 +187,8 @@ class TokenizerLoader {
           continue;
         }
         const std::size_t space = line.find(' ');
-        if (space == line.npos || line.find(' ', space + 1) != line.npos) {
+        if (space == std::string_view::npos ||
+            line.find(' ', space + 1) != std::string_view::npos) {
           throw TextError(
               fmt::format("merge {} is '{}'; it must be two tokens with one space "
                           "between them",

@@ -96,8 +96,8 @@ class Answerer {
         lines_.push_back(std::move(line));
         continue;
       }
-      const Status status = line.answered == nullptr ? take_hello(line, std::move(**received))
-                                                     : take_accept(line, (*received)->message);
+      Status status = line.answered == nullptr ? take_hello(line, std::move(**received))
+                                               : take_accept(line, (*received)->message);
       if (!status) {
         return status;
       }

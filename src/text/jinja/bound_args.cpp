@@ -37,8 +37,8 @@ const Value& BoundArgs::required(std::size_t i) const {
   return *values_[i];
 }
 
-Value BoundArgs::get(std::size_t i, Value fallback) const {
-  return values_[i] == nullptr ? std::move(fallback) : *values_[i];
+Value BoundArgs::get(std::size_t i, const Value& fallback) const {
+  return values_[i] == nullptr ? fallback : *values_[i];
 }
 
 bool BoundArgs::flag(std::size_t i, bool fallback) const {

@@ -67,7 +67,7 @@ class BoundArgs {
   bool has(std::size_t i) const { return values_[i] != nullptr; }
   /// Fails when it is missing.
   const Value& required(std::size_t i) const;
-  Value get(std::size_t i, Value fallback) const;
+  Value get(std::size_t i, const Value& fallback) const;
   bool flag(std::size_t i, bool fallback) const;
   /// Fails unless absent (or None) or an integer.
   std::int64_t integer(std::size_t i, std::int64_t fallback) const;

@@ -129,7 +129,7 @@ Value Interpreter::eval_node(const FilterExpr& node) {
   return call_filter(node.name, input, eval_args(node.arguments));
 }
 
-Value Interpreter::call_filter(std::string_view name, const Value& input, Args args) {
+Value Interpreter::call_filter(std::string_view name, const Value& input, const Args& args) {
   FilterFunction filter = find_filter(name);
   if (filter == nullptr) {
     filter = find_sequence_filter(name);
@@ -151,7 +151,7 @@ Value Interpreter::eval_node(const TestExpr& node) {
   return call_test(node.name, input, eval_args(node.arguments));
 }
 
-bool Interpreter::call_test(std::string_view name, const Value& input, Args args) {
+bool Interpreter::call_test(std::string_view name, const Value& input, const Args& args) {
   const TestFunction test = find_test(name);
   if (test == nullptr) {
     fail(fmt::format("test '{}' is unknown or not supported", name));
@@ -189,8 +189,9 @@ Value Interpreter::eval_node(const ConcatExpr& node) {
 Value Interpreter::eval_node(const CompareExpr& node) {
   static constexpr std::string_view kNames[] = {"==", "!=", "<", "<=", ">", ">=", "in", "not in"};
   Value left = eval(*node.first);
-  for (const auto& [op, expr] : node.rest) {
-    Value right = eval(*expr);
+  for (const auto& part : node.rest) {
+    const CompareOp op = part.first;
+    Value right = eval(*part.second);
     if (const std::string* text = right.string()) {
       charge(text->size());
     } else if (const List* list = right.list()) {

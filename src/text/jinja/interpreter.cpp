@@ -216,7 +216,7 @@ Interpreter::Flow Interpreter::exec_node(const FilterBlockStmt& node) {
 }
 
 Value Interpreter::apply_block_filter(const ExprPtr& filter, std::string text) {
-  const Value input(std::move(text));
+  Value input(std::move(text));
   if (!filter) {
     return input;
   }

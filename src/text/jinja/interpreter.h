@@ -37,8 +37,8 @@ class Interpreter {
   void charge(std::size_t num_bytes);
   /// Refuses a text of that size.
   void require_bytes(std::size_t num_bytes) const;
-  Value call_filter(std::string_view name, const Value& input, Args args);
-  bool call_test(std::string_view name, const Value& input, Args args);
+  Value call_filter(std::string_view name, const Value& input, const Args& args);
+  bool call_test(std::string_view name, const Value& input, const Args& args);
   Value call(const Value& callee, Args args);
   /// `object.name` and `object[key]`.
   Value attribute(const Value& object, std::string_view name);

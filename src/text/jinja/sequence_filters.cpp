@@ -223,6 +223,7 @@ Value sort(I& i, V input, A args) {
   const ListPtr items = iterate(input);
   for (const Value& item : items->items) {
     std::vector<Value> keys;
+    keys.reserve(paths.size());
     for (const AttributePath& path : paths) {
       keys.push_back(folded(path.of(item), bound.flag(1, false)));
     }

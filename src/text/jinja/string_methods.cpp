@@ -55,7 +55,7 @@ Value starts_or_ends(I& i, S self, A args) {
   const BoundArgs bound(args, at_end ? "endswith" : "startswith", {"prefix", "start", "end"});
   std::string part = self;
   if (bound.has(1)) {
-    const Value start = bound.required(1);
+    const Value& start = bound.required(1);
     const Value end = bound.get(2, Value());
     part = *slice(i, Value(self), &start, &end, nullptr).string();
   }

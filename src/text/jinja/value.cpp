@@ -107,7 +107,9 @@ Value make_dict(std::vector<std::pair<Value, Value>> items) {
   auto dict = std::make_shared<Dict>();
   std::uint32_t depth = 0;
   dict->items.reserve(items.size());
-  for (auto& [key, value] : items) {
+  for (auto& item : items) {
+    Value& key = item.first;
+    Value& value = item.second;
     require_hashable(key);
     depth = std::max({depth, key.depth(), value.depth()});
     if (const Value* existing = dict->find(key)) {

@@ -43,8 +43,8 @@ class Value {
   Value(double value) : data_(value) {}        // NOLINT(google-explicit-constructor)
   Value(std::string value)                     // NOLINT(google-explicit-constructor)
       : data_(std::make_shared<const std::string>(std::move(value))) {}
-  Value(std::string_view value)
-      : Value(std::string(value)) {}                       // NOLINT(google-explicit-constructor)
+  Value(std::string_view value)  // NOLINT(google-explicit-constructor)
+      : Value(std::string(value)) {}
   Value(const char* value) : Value(std::string(value)) {}  // NOLINT(google-explicit-constructor)
   Value(ListPtr value) : data_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
   Value(DictPtr value) : data_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
