@@ -88,6 +88,19 @@ TEST(SchedulerPrefixCache, BlocksAreFoundOnlyOnceTheirStepHasCommitted) {
   }));
 }
 
+TEST(SchedulerPrefixCache, EachLanePublishesItsOwnBlocks) {
+  SchedulerOptions options = Harness::small_options();
+  options.microbatches = 2;
+  Harness h(options);
+  const auto prompt = Harness::request(1, 33, 1).prompt;
+  cached_pages_of(h, 1, prompt);
+  h.commit(0, 0);
+  EXPECT_EQ(cached_pages_of(h, 2, prompt), 2U) << "lane 1 has not committed its half";
+  h.commit_all();
+  EXPECT_EQ(cached_pages_of(h, 3, prompt), 4U);
+  h.drain();
+}
+
 TEST(SchedulerPrefixCache, AFullHitLeavesTheLastBlockToCompute) {
   Harness h(Harness::small_options());
   const auto prompt = Harness::request(1, 32, 1).prompt;
