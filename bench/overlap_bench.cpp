@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -25,12 +26,17 @@ struct Contender {
   std::vector<cluster::OfflineRun> runs;
 };
 
-config::ClusterConfig make_config(std::uint32_t lanes, config::TransportKind transport,
+struct Transport {
+  config::TransportKind kind = config::TransportKind::kInproc;
+  std::uint32_t spin_us = 50;
+};
+
+config::ClusterConfig make_config(std::uint32_t lanes, const Transport& transport,
                                   std::uint32_t batch) {
   config::ClusterConfig config;
   config.model.path = std::string(FASTFD_SOURCE_DIR) + "/models/atlas-moe";
-  config.transport.kind = transport;
-  config.transport.spin_us = 50;
+  config.transport.kind = transport.kind;
+  config.transport.spin_us = transport.spin_us;
   config.scheduler.microbatches = lanes;
   config.scheduler.max_sequences = std::max(64U, batch);
   config.attention.kv_cache.pages = 8192;
@@ -48,7 +54,7 @@ double median_of(const std::vector<cluster::OfflineRun>& runs,
   return values[values.size() / 2];
 }
 
-void run_case(const cluster::OfflineBenchOptions& options, config::TransportKind transport,
+void run_case(const cluster::OfflineBenchOptions& options, const Transport& transport,
               std::uint32_t repeat) {
   std::vector<Contender> contenders;
   for (const auto& [name, lanes, colocated] :
@@ -116,11 +122,15 @@ int run_main(int argc, char** argv) {
   std::vector<std::uint32_t> prompts{32, 256, 1024};
   std::uint32_t repeat = 5;
   bool shm = false;
+  Transport transport;
   app.add_option("--batch", batches, "Sequences that run together")->capture_default_str();
   app.add_option("--prompt", prompts, "Context lengths")->capture_default_str();
   app.add_option("--repeat", repeat, "Interleaved runs")->capture_default_str();
   app.add_flag("--shm", shm, "Windows in shared memory instead of inproc");
+  app.add_option("--spin-us", transport.spin_us, "Spinning before a wait sleeps")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  transport.kind = shm ? config::TransportKind::kShm : config::TransportKind::kInproc;
   init_logging("bench", "warn");
   for (const std::uint32_t prompt : prompts) {
     for (const std::uint32_t batch : batches) {
@@ -128,7 +138,7 @@ int run_main(int argc, char** argv) {
       options.batch = batch;
       options.prompt_len = prompt;
       options.output_len = 64;
-      run_case(options, shm ? config::TransportKind::kShm : config::TransportKind::kInproc, repeat);
+      run_case(options, transport, repeat);
     }
   }
   return 0;
