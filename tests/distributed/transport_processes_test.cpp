@@ -46,16 +46,22 @@ class Child {
     }
   }
 
-  void signal(int number) const { ::kill(pid_, number); }
+  /// Never to a pid of -1, which would be every process.
+  void signal(int number) const {
+    ASSERT_GT(pid_, 0);
+    ::kill(pid_, number);
+  }
   /// Blocks until the child has stopped itself with SIGSTOP.
   bool wait_until_stopped() const {
     int state = 0;
-    return ::waitpid(pid_, &state, WUNTRACED) == pid_ && WIFSTOPPED(state);
+    return pid_ > 0 && ::waitpid(pid_, &state, WUNTRACED) == pid_ && WIFSTOPPED(state);
   }
   /// Blocks until the child has ended: its exit status, or minus the signal that killed it.
   int wait() {
     int state = 0;
-    ::waitpid(std::exchange(pid_, -1), &state, 0);
+    if (pid_ <= 0 || ::waitpid(std::exchange(pid_, -1), &state, 0) < 0) {
+      return -1;
+    }
     return WIFSIGNALED(state) ? -WTERMSIG(state) : WEXITSTATUS(state);
   }
 
