@@ -51,7 +51,9 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .plan_ahead = scheduler.plan_ahead,
           .microbatches = scheduler.microbatches,
           .overlapped = scheduler.loop == config::SchedulerLoop::kOverlapped,
-          .prefix_cache = config_.attention.kv_cache.prefix_cache};
+          .prefix_cache = config_.attention.kv_cache.prefix_cache,
+          .placement_version = placement().version,
+          .num_layers = spec_.num_layers};
 }
 
 transport::WindowShape Blueprint::window_shape() const {
