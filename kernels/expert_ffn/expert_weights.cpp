@@ -9,18 +9,19 @@ constexpr std::int64_t kHalfPanel = kPanelRows / 2;
 }
 
 ExpertWeights ExpertWeights::pack(const bf16* gate, const bf16* up, const bf16* down,
-                                  std::int64_t hidden_dim, std::int64_t intermediate_dim) {
+                                  std::int64_t hidden_dim, std::int64_t intermediate_dim,
+                                  device::HostArena* arena) {
   const std::int64_t num_blocks = (intermediate_dim + kHalfPanel - 1) / kHalfPanel;
   const std::int64_t padded = num_blocks * kHalfPanel;
   ExpertWeights weights;
-  weights.gate_up = PackedWeights(2 * padded, hidden_dim);
+  weights.gate_up = PackedWeights(2 * padded, hidden_dim, arena);
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t first = block * kHalfPanel;
     const std::int64_t num_rows = std::min(kHalfPanel, intermediate_dim - first);
     weights.gate_up.pack_rows(block * kPanelRows, num_rows, gate + first * hidden_dim);
     weights.gate_up.pack_rows(block * kPanelRows + kHalfPanel, num_rows, up + first * hidden_dim);
   }
-  weights.down = PackedWeights(hidden_dim, padded);
+  weights.down = PackedWeights(hidden_dim, padded, arena);
   std::vector<bf16> row(static_cast<std::size_t>(padded), bf16{0});
   for (std::int64_t i = 0; i < hidden_dim; ++i) {
     std::copy_n(down + i * intermediate_dim, intermediate_dim, row.begin());

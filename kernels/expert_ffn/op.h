@@ -20,9 +20,10 @@ struct ExpertWeights {
   PackedWeights down;  ///< [hidden_dim, padded intermediate_dim]
 
   /// Packs from row-major bf16: gate and up [intermediate_dim, hidden_dim], down [hidden_dim,
-  /// intermediate_dim].
+  /// intermediate_dim]. Allocates in `arena` if there is one.
   static ExpertWeights pack(const bf16* gate, const bf16* up, const bf16* down,
-                            std::int64_t hidden_dim, std::int64_t intermediate_dim);
+                            std::int64_t hidden_dim, std::int64_t intermediate_dim,
+                            device::HostArena* arena = nullptr);
 };
 
 /// For each token: out = sum over its routes, in ascending local expert order, of weight *

@@ -19,8 +19,8 @@ inline constexpr std::int64_t kPanelRows = 64;
 class PackedWeights {
  public:
   PackedWeights() = default;
-  /// Allocates zeros; fill with pack_rows.
-  PackedWeights(std::int64_t n, std::int64_t k);
+  /// Allocates zeros, in `arena` if there is one; fill with pack_rows.
+  PackedWeights(std::int64_t n, std::int64_t k, device::HostArena* arena = nullptr);
 
   /// Packs `source` [num_rows, k] (row stride k) as rows first_row .. first_row + num_rows - 1.
   void pack_rows(std::int64_t first_row, std::int64_t num_rows, const bf16* source);

@@ -15,10 +15,12 @@ std::int64_t packed_index(std::int64_t row, std::int64_t col, std::int64_t padde
 
 }  // namespace
 
-PackedWeights::PackedWeights(std::int64_t n, std::int64_t k) : n_(n), k_(k) {
+PackedWeights::PackedWeights(std::int64_t n, std::int64_t k, device::HostArena* arena)
+    : n_(n), k_(k) {
   check(n >= 0 && k >= 0, "packed weights need n >= 0 and k >= 0");
-  buffer_ = device::HostBuffer(static_cast<std::size_t>(num_panels() * kPanelRows * padded_k()) *
-                               sizeof(bf16));
+  const std::size_t num_bytes =
+      static_cast<std::size_t>(num_panels() * kPanelRows * padded_k()) * sizeof(bf16);
+  buffer_ = arena != nullptr ? arena->allocate(num_bytes) : device::HostBuffer(num_bytes);
 }
 
 void PackedWeights::pack_rows(std::int64_t first_row, std::int64_t num_rows, const bf16* source) {

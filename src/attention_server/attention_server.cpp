@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <pthread.h>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -113,6 +114,7 @@ class AttentionServer::Impl {
 
  private:
   void run() {
+    pthread_setname_np(pthread_self(), "attention");
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return shutdown_ || active_; });

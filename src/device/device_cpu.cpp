@@ -147,53 +147,80 @@ void WorkerPool::parallel_for(std::size_t count, std::size_t grain,
 }
 
 namespace {
+
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Address space only: pages of a block that no buffer has touched are not backed.
+constexpr std::size_t kArenaBlock = std::size_t{64} << 20;
+
+std::size_t round_up(std::size_t num_bytes, std::size_t alignment) {
+  return (num_bytes + alignment - 1) / alignment * alignment;
+}
+
+// Fresh anonymous pages are zero already and stay unbacked until first written. The kernel gives
+// huge pages only to ranges that begin and end on their borders.
+std::shared_ptr<std::byte> map_huge(std::size_t num_bytes) {
+  const std::size_t mapped = round_up(num_bytes, kHugePage) + kHugePage;
+  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  void* aligned = base;
+  std::size_t space = mapped;
+  std::align(kHugePage, mapped - kHugePage, aligned, space);
+  madvise(aligned, mapped - kHugePage, MADV_HUGEPAGE);
+  std::shared_ptr<void> owner(base, [mapped](void* memory) { munmap(memory, mapped); });
+  return {std::move(owner), static_cast<std::byte*>(aligned)};
+}
+
+std::shared_ptr<std::byte> allocate_small(std::size_t num_bytes) {
+  const std::size_t rounded = round_up(num_bytes, kAlignment);
+  void* memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  std::memset(memory, 0, rounded);
+  return {static_cast<std::byte*>(memory), [](std::byte* bytes) { std::free(bytes); }};
+}
+
 }  // namespace
 
 HostBuffer::HostBuffer(std::size_t num_bytes) : num_bytes_(num_bytes) {
-  if (num_bytes == 0) {
-    return;
+  if (num_bytes != 0) {
+    memory_ = num_bytes >= kHugePage ? map_huge(num_bytes) : allocate_small(num_bytes);
+    data_ = memory_.get();
   }
-  const bool large = num_bytes >= kHugePage;
-
-  const std::size_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = nullptr;
-  if (large) {
-    // Fresh anonymous pages are zero already and stay unbacked until first written.
-    memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw std::bad_alloc();
-    }
-    madvise(memory, num_bytes, MADV_HUGEPAGE);
-  } else {
-    memory = std::aligned_alloc(kAlignment, rounded);
-    if (memory == nullptr) {
-      throw std::bad_alloc();
-    }
-    std::memset(memory, 0, rounded);
-  }
-  data_ = static_cast<std::byte*>(memory);
 }
 
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+    : memory_(std::move(other.memory_)),
+      data_(std::exchange(other.data_, nullptr)),
+      num_bytes_(std::exchange(other.num_bytes_, 0)) {}
 
 HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(num_bytes_, other.num_bytes_);
+  memory_ = std::move(other.memory_);
+  data_ = std::exchange(other.data_, nullptr);
+  num_bytes_ = std::exchange(other.num_bytes_, 0);
   return *this;
 }
 
-HostBuffer::~HostBuffer() {
-  if (data_ == nullptr) {
-    return;
+HostBuffer HostArena::allocate(std::size_t num_bytes) {
+  if (num_bytes == 0 || num_bytes > kArenaBlock / 4) {
+    return HostBuffer(num_bytes);  // large enough for huge pages of its own
   }
-  if (num_bytes_ >= kHugePage) {
-    munmap(data_, num_bytes_);
-  } else {
-    std::free(data_);
+  const std::size_t rounded = round_up(num_bytes, kAlignment);
+  if (!block_ || block_bytes_ - used_bytes_ < rounded) {
+    block_ = map_huge(kArenaBlock);
+    block_bytes_ = kArenaBlock;
+    used_bytes_ = 0;
   }
+  HostBuffer buffer;
+  buffer.memory_ = block_;
+  buffer.data_ = block_.get() + used_bytes_;
+  buffer.num_bytes_ = num_bytes;
+  used_bytes_ += rounded;
+  return buffer;
 }
 
 }  // namespace fastfd::device

@@ -1,5 +1,6 @@
 #include "fastfd/ffn_server/ffn_server.h"
 
+#include <pthread.h>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -98,6 +99,7 @@ class FfnServer::Impl {
 
  private:
   void run() {
+    pthread_setname_np(pthread_self(), "ffn");
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return shutdown_ || active_; });

@@ -90,11 +90,12 @@ class Qwen3Moe final : public Architecture {
   AttentionWeights load_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
                                   LoadReport* report) const override {
     WeightReader reader(checkpoint, report);
+    device::HostArena arena;
     AttentionWeights weights;
     reader.read_matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_dim,
                        weights.embedding);
     weights.lm_head =
-        kernels::PackedWeights(signed_dim(spec.vocab_size), signed_dim(spec.hidden_dim));
+        kernels::PackedWeights(signed_dim(spec.vocab_size), signed_dim(spec.hidden_dim), &arena);
     if (spec.tied_embeddings) {
       weights.lm_head.pack_rows(0, signed_dim(spec.vocab_size), weights.embedding.data());
     } else {
@@ -102,7 +103,7 @@ class Qwen3Moe final : public Architecture {
     }
     weights.final_norm = reader.read_vector("model.norm.weight", spec.hidden_dim);
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-      weights.layers.push_back(load_attention_layer(reader, spec, layer));
+      weights.layers.push_back(load_attention_layer(reader, spec, layer, arena));
     }
     return weights;
   }
@@ -116,6 +117,7 @@ class Qwen3Moe final : public Architecture {
     std::vector<bf16> gate;
     std::vector<bf16> up;
     std::vector<bf16> down;
+    device::HostArena arena;
     FfnWeights weights;
     weights.layers.resize(spec.num_layers);
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
@@ -123,8 +125,9 @@ class Qwen3Moe final : public Architecture {
         reader.read_matrix(expert_name(layer, expert, "gate_proj"), intermediate, hidden, gate);
         reader.read_matrix(expert_name(layer, expert, "up_proj"), intermediate, hidden, up);
         reader.read_matrix(expert_name(layer, expert, "down_proj"), hidden, intermediate, down);
-        weights.layers[layer].push_back(kernels::ExpertWeights::pack(
-            gate.data(), up.data(), down.data(), signed_dim(hidden), signed_dim(intermediate)));
+        weights.layers[layer].push_back(
+            kernels::ExpertWeights::pack(gate.data(), up.data(), down.data(), signed_dim(hidden),
+                                         signed_dim(intermediate), &arena));
       }
     }
     return weights;
@@ -228,13 +231,13 @@ class Qwen3Moe final : public Architecture {
   }
 
   static AttentionLayerWeights load_attention_layer(WeightReader& reader, const ModelSpec& spec,
-                                                    std::uint32_t layer) {
+                                                    std::uint32_t layer, device::HostArena& arena) {
     const std::uint64_t hidden = spec.hidden_dim;
     const std::uint64_t q = q_dim(spec);
     const std::uint64_t kv = kv_dim(spec);
     AttentionLayerWeights weights;
     weights.input_norm = reader.read_vector(layer_name(layer, "input_layernorm.weight"), hidden);
-    weights.qkv = kernels::PackedWeights(signed_dim(q + 2 * kv), signed_dim(hidden));
+    weights.qkv = kernels::PackedWeights(signed_dim(q + 2 * kv), signed_dim(hidden), &arena);
     reader.pack(layer_name(layer, "self_attn.q_proj.weight"), q, hidden, weights.qkv);
     reader.pack(layer_name(layer, "self_attn.k_proj.weight"), kv, hidden, weights.qkv, q);
     reader.pack(layer_name(layer, "self_attn.v_proj.weight"), kv, hidden, weights.qkv, q + kv);
@@ -242,11 +245,12 @@ class Qwen3Moe final : public Architecture {
         reader.read_vector(layer_name(layer, "self_attn.q_norm.weight"), spec.head_dim);
     weights.k_norm =
         reader.read_vector(layer_name(layer, "self_attn.k_norm.weight"), spec.head_dim);
-    weights.out = kernels::PackedWeights(signed_dim(hidden), signed_dim(q));
+    weights.out = kernels::PackedWeights(signed_dim(hidden), signed_dim(q), &arena);
     reader.pack(layer_name(layer, "self_attn.o_proj.weight"), hidden, q, weights.out);
     weights.post_norm =
         reader.read_vector(layer_name(layer, "post_attention_layernorm.weight"), hidden);
-    weights.router = kernels::PackedWeights(signed_dim(spec.num_experts), signed_dim(hidden));
+    weights.router =
+        kernels::PackedWeights(signed_dim(spec.num_experts), signed_dim(hidden), &arena);
     reader.pack(layer_name(layer, "mlp.gate.weight"), spec.num_experts, hidden, weights.router);
     return weights;
   }

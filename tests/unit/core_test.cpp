@@ -84,5 +84,36 @@ TEST(HostBuffer, IsAlignedAndZero) {
   }
 }
 
+TEST(HostArena, BuffersAreZeroDisjointAndOutliveTheArena) {
+  std::vector<device::HostBuffer> buffers;
+  {
+    device::HostArena arena;
+    for (const std::size_t num_bytes : {0U, 1U, 100U, 3U << 20, 40U << 20, 15U << 20}) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        buffers.push_back(arena.allocate(num_bytes));
+        ASSERT_EQ(buffers.back().num_bytes(), num_bytes);
+        ASSERT_EQ(reinterpret_cast<std::uintptr_t>(buffers.back().data()) % 64, 0U);
+      }
+    }
+  }
+  const auto mark = [](std::size_t i) { return static_cast<char>(i + 1); };
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const std::size_t num_bytes = buffers[i].num_bytes();
+    if (num_bytes > 0) {
+      EXPECT_EQ(buffers[i].as<char>()[0], 0);
+      EXPECT_EQ(buffers[i].as<char>()[num_bytes - 1], 0);
+      buffers[i].as<char>()[0] = mark(i);
+      buffers[i].as<char>()[num_bytes - 1] = mark(i);
+    }
+  }
+  buffers.erase(buffers.begin() + 4);  // a block lives as long as the last of its buffers
+  for (std::size_t i = 4; i < buffers.size(); ++i) {
+    if (const std::size_t num_bytes = buffers[i].num_bytes(); num_bytes > 0) {
+      EXPECT_EQ(buffers[i].as<char>()[0], mark(i + 1));
+      EXPECT_EQ(buffers[i].as<char>()[num_bytes - 1], mark(i + 1));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fastfd

@@ -44,15 +44,15 @@ struct CpuStream {
   Isa isa = Isa::kScalar;
 };
 
-/// Zero-filled memory aligned to 64 bytes (whole pages from 2 MiB on). Allocation failure throws
-/// std::bad_alloc. Movable, not copyable.
+/// Zero-filled memory aligned to 64 bytes (huge pages, where the system grants them, from 2 MiB
+/// on). Allocation failure throws std::bad_alloc. Movable, not copyable.
 class HostBuffer {
  public:
   HostBuffer() = default;
   explicit HostBuffer(std::size_t num_bytes);
   HostBuffer(HostBuffer&& other) noexcept;
   HostBuffer& operator=(HostBuffer&& other) noexcept;
-  ~HostBuffer();
+  ~HostBuffer() = default;
 
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
@@ -67,8 +67,24 @@ class HostBuffer {
   }
 
  private:
+  friend class HostArena;
+  std::shared_ptr<std::byte> memory_;  // an arena's buffers share their block
   std::byte* data_ = nullptr;
   std::size_t num_bytes_ = 0;
+};
+
+/// Memory for many buffers of one owner, such as the weights of a role: they lie side by side in
+/// huge pages. Expert matrices are smaller than a huge page, and a pass over all layers touches
+/// more 4 KiB pages than the TLB holds. A block is freed with the last of its buffers. Not
+/// thread-safe.
+class HostArena {
+ public:
+  HostBuffer allocate(std::size_t num_bytes);
+
+ private:
+  std::shared_ptr<std::byte> block_;
+  std::size_t block_bytes_ = 0;
+  std::size_t used_bytes_ = 0;
 };
 
 }  // namespace fastfd::device
