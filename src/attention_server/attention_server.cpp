@@ -4,18 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <pthread.h>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <optional>
-#include <thread>
+#include <string>
 
 #include "attention_server/lane_runner.h"
 #include "attention_server/sequence_table.h"
 #include "fastfd/core/check.h"
+#include "fastfd/core/epoch_loop.h"
 #include "fastfd/core/lane_progress.h"
 #include "fastfd/core/logging.h"
 
@@ -52,109 +48,38 @@ class AttentionServer::Impl {
       : options_(options),
         num_layers_(spec.num_layers),
         on_result_(std::move(on_result)),
-        on_failure_(std::move(on_failure)),
         sequences_({.num_slots = options.num_slots,
                     .num_pages = options.num_pages,
                     .page_size = options.page_size,
                     .max_model_len = options.max_model_len,
                     .max_lane_rows = options.max_lane_rows}),
         runner_(options, spec, std::move(weights)),
-        thread_([this] { run(); }) {}
-
-  ~Impl() {
-    stop_epoch();
-    {
-      const std::lock_guard lock(mutex_);
-      shutdown_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+        loop_(
+            "attention-" + std::to_string(options.rank), [this] { return serve_epoch(); },
+            std::move(on_failure)) {}
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::AttentionPort> port,
                    ExpertPlacement placement) {
-    {
-      const std::lock_guard lock(mutex_);
-      check(!active_ && !running_, "an epoch is active already");
-      epoch_ = epoch;
-      port_ = std::move(port);
-      placement_ = std::move(placement);
-      plans_.clear();
-      abort_.store(false);
-      port_->begin_epoch(epoch);
-      active_ = true;
-    }
-    changed_.notify_all();
+    placement_ = std::move(placement);
+    loop_.begin(epoch, std::move(port));
   }
 
-  void submit_plan(AttentionStepPlan plan) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!active_ || plan.epoch != epoch_) {
-        return;
-      }
-      plans_.push_back(std::move(plan));
-    }
-    changed_.notify_all();
-  }
-
-  void stop_epoch() {
-    std::unique_lock lock(mutex_);
-    active_ = false;
-    abort_.store(true);
-    if (port_) {
-      port_->abort();
-    }
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return !running_; });
-    plans_.clear();
-  }
-
+  void submit_plan(AttentionStepPlan plan) { loop_.submit(std::move(plan)); }
+  void stop_epoch() { loop_.stop(); }
   ServerProgress progress() const { return progress_.read(); }
 
  private:
-  void run() {
-    pthread_setname_np(pthread_self(), "attention");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return shutdown_ || active_; });
-      if (shutdown_) {
-        return;
-      }
-      running_ = true;
-      const auto port = port_;
-      lock.unlock();
-      Status status = serve_epoch_guarded(*port);
-      if (!status && status.code() != StatusCode::kAborted) {
-        spdlog::error("epoch {} ended: {}", epoch_, status.to_string());
-        on_failure_(std::move(status));
-      }
-      lock.lock();
-      running_ = false;
-      active_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  // A broken invariant ends the epoch, not the process: the coordinator hears why.
-  Status serve_epoch_guarded(transport::AttentionPort& port) {
-    try {
-      return serve_epoch(port);
-    } catch (const std::exception& error) {
-      return {StatusCode::kInternal, error.what()};
-    }
-  }
-
   // Runs plans until the epoch is abandoned or something fails.
-  Status serve_epoch(transport::AttentionPort& port) {
+  Status serve_epoch() {
+    auto& port = loop_.port();
     sequences_.reset();
-    runner_.begin_epoch(&port, &placement_, &abort_);
+    runner_.begin_epoch(&port, &placement_, loop_.abort_word());
     progress_.reset();
     for (auto& flight : flights_) {
       flight.in_flight = false;
     }
     for (;;) {
-      std::optional<AttentionStepPlan> plan = take_plan(/*block=*/false);
+      std::optional<AttentionStepPlan> plan = loop_.take(/*block=*/false);
       if (!plan) {
         // Nothing to overlap with: finish what is in flight, one lane at a time, because each
         // result may bring the plan that the next lane's finish could be overlapped with.
@@ -164,7 +89,7 @@ class AttentionServer::Impl {
           }
           continue;
         }
-        plan = take_plan(/*block=*/true);
+        plan = loop_.take(/*block=*/true);
         if (!plan) {
           return {StatusCode::kAborted, "epoch abandoned"};
         }
@@ -173,19 +98,6 @@ class AttentionServer::Impl {
         return status;
       }
     }
-  }
-
-  std::optional<AttentionStepPlan> take_plan(bool block) {
-    std::unique_lock lock(mutex_);
-    if (block) {
-      changed_.wait(lock, [this] { return !active_ || !plans_.empty(); });
-    }
-    if (!active_ || plans_.empty()) {
-      return std::nullopt;
-    }
-    std::optional<AttentionStepPlan> plan(std::move(plans_.front()));
-    plans_.pop_front();
-    return plan;
   }
 
   // Lanes start in ascending order, so the first in flight is also the first to be answered.
@@ -244,7 +156,7 @@ class AttentionServer::Impl {
   }
 
   transport::HopId hop(const LaneFlight& flight, std::uint32_t layer) const {
-    return {.epoch = epoch_,
+    return {.epoch = loop_.epoch(),
             .step = flight.step,
             .layer = layer,
             .lane = static_cast<LaneId>(&flight - flights_.data())};
@@ -305,7 +217,7 @@ class AttentionServer::Impl {
     if (auto status = runner_.sample(last, flight.batch, sequences_, outputs_); !status) {
       return status;
     }
-    LaneResult result{.epoch = epoch_,
+    LaneResult result{.epoch = loop_.epoch(),
                       .step = flight.step,
                       .attention_rank = options_.rank,
                       .lane = last.lane,
@@ -334,9 +246,7 @@ class AttentionServer::Impl {
 
   Status wait(transport::AttentionPort& port, LaneFlight& flight, const transport::HopId& id) {
     if (port.combine_ready(id)) {
-      return abort_.load(std::memory_order_relaxed)
-                 ? Status{StatusCode::kAborted, "epoch abandoned"}
-                 : Status::ok();
+      return loop_.aborted() ? Status{StatusCode::kAborted, "epoch abandoned"} : Status::ok();
     }
     progress_.set(id.lane, {.step = id.step, .layer = id.layer, .waiting = true});
     const auto began = Clock::now();
@@ -357,18 +267,8 @@ class AttentionServer::Impl {
   const AttentionServerOptions options_;
   const std::uint32_t num_layers_;
   const ResultSink on_result_;
-  const FailureSink on_failure_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool shutdown_ = false;
-  bool active_ = false;   // plans are taken
-  bool running_ = false;  // the loop is inside serve_epoch
-  Epoch epoch_ = 0;
-  std::shared_ptr<transport::AttentionPort> port_;
-  ExpertPlacement placement_;
-  std::deque<AttentionStepPlan> plans_;
-  std::atomic<bool> abort_{false};
+  ExpertPlacement placement_;  // written between epochs
   LaneProgressBoard progress_;
 
   // Loop thread only.
@@ -377,7 +277,7 @@ class AttentionServer::Impl {
   std::array<LaneFlight, kMaxLanes> flights_;
   std::vector<kernels::SamplingOutput> outputs_;
 
-  std::thread thread_;  // last: it uses all of the above
+  EpochLoop<AttentionStepPlan, transport::AttentionPort> loop_;  // last: it uses all of the above
 };
 
 AttentionServer::AttentionServer(const AttentionServerOptions& options,

@@ -1,14 +1,11 @@
 #include "fastfd/ffn_server/ffn_server.h"
 
-#include <pthread.h>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <thread>
+#include <optional>
+#include <string>
 
-#include "fastfd/core/check.h"
+#include "fastfd/core/epoch_loop.h"
 #include "fastfd/core/logging.h"
 #include "ffn_server/ffn_worker.h"
 
@@ -32,60 +29,22 @@ class FfnServer::Impl {
   Impl(const FfnServerOptions& options, const model::ModelSpec& spec,
        std::shared_ptr<const model::FfnWeights> weights, FailureSink on_failure)
       : rank_(options.rank),
-        on_failure_(std::move(on_failure)),
         worker_(options, spec, std::move(weights)),
-        thread_([this] { run(); }) {}
-
-  ~Impl() {
-    stop_epoch();
-    {
-      const std::lock_guard lock(mutex_);
-      shutdown_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+        loop_(
+            "ffn-" + std::to_string(options.rank), [this] { return serve_epoch(); },
+            std::move(on_failure)) {}
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::FfnPort> port) {
-    {
-      const std::lock_guard lock(mutex_);
-      check(!active_ && !running_, "an epoch is active already");
-      epoch_ = epoch;
-      port_ = std::move(port);
-      plans_.clear();
-      abort_.store(false);
-      port_->begin_epoch(epoch);
-      active_ = true;
-    }
-    changed_.notify_all();
+    loop_.begin(epoch, std::move(port));
   }
 
   void submit_plan(FfnStepPlan plan) {
-    std::shared_ptr<transport::FfnPort> port;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!active_ || plan.epoch != epoch_) {
-        return;
-      }
-      plans_.push_back(std::move(plan));
-      port = port_;
+    if (const auto port = loop_.submit(std::move(plan))) {
+      port->ring();  // the loop may sleep on its doorbell for another lane's dispatch
     }
-    changed_.notify_all();
-    // The loop may sleep on its doorbell for another lane's dispatch.
-    port->ring();
   }
 
-  void stop_epoch() {
-    std::unique_lock lock(mutex_);
-    active_ = false;
-    abort_.store(true);
-    if (port_) {
-      port_->abort();
-    }
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return !running_; });
-    plans_.clear();
-  }
+  void stop_epoch() { loop_.stop(); }
 
   ServerProgress progress() const { return worker_.progress(); }
 
@@ -98,40 +57,9 @@ class FfnServer::Impl {
   }
 
  private:
-  void run() {
-    pthread_setname_np(pthread_self(), "ffn");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return shutdown_ || active_; });
-      if (shutdown_) {
-        return;
-      }
-      running_ = true;
-      const auto port = port_;
-      lock.unlock();
-      Status status = serve_epoch_guarded(*port);
-      if (!status && status.code() != StatusCode::kAborted) {
-        spdlog::error("epoch {} ended: {}", epoch_, status.to_string());
-        on_failure_(std::move(status));
-      }
-      lock.lock();
-      running_ = false;
-      active_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  // A broken invariant ends the epoch, not the process: the coordinator hears why.
-  Status serve_epoch_guarded(transport::FfnPort& port) {
-    try {
-      return serve_epoch(port);
-    } catch (const std::exception& error) {
-      return {StatusCode::kInternal, error.what()};
-    }
-  }
-
-  Status serve_epoch(transport::FfnPort& port) {
-    worker_.begin_epoch(epoch_, &port, &abort_);
+  Status serve_epoch() {
+    auto& port = loop_.port();
+    worker_.begin_epoch(loop_.epoch(), &port, loop_.abort_word());
     for (;;) {
       // Taken before looking for work, so that a ring in between ends the wait below at once.
       const std::uint32_t doorbell = port.doorbell();
@@ -158,37 +86,19 @@ class FfnServer::Impl {
   // Hands published plans to the worker; with `block`, sleeps until there is one. False: the epoch
   // is over.
   bool take_plans(bool block) {
-    std::unique_lock lock(mutex_);
-    if (block) {
-      changed_.wait(lock, [this] { return !active_ || !plans_.empty(); });
+    std::optional<FfnStepPlan> plan = loop_.take(block);
+    for (; plan; plan = loop_.take(/*block=*/false)) {
+      worker_.add_plan(*plan);
     }
-    if (!active_) {
-      return false;
-    }
-    for (const FfnStepPlan& plan : plans_) {
-      worker_.add_plan(plan);
-    }
-    plans_.clear();
-    return true;
+    return !loop_.aborted();
   }
 
   const ServerRank rank_;
-  const FailureSink on_failure_;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool shutdown_ = false;
-  bool active_ = false;   // plans are taken
-  bool running_ = false;  // the loop is inside serve_epoch
-  Epoch epoch_ = 0;
-  std::shared_ptr<transport::FfnPort> port_;
-  std::deque<FfnStepPlan> plans_;
-  std::atomic<bool> abort_{false};
   std::atomic<std::uint64_t> compute_ns_{0};
   std::atomic<std::uint64_t> wait_ns_{0};
 
-  FfnWorker worker_;    // loop thread only, but for its counters
-  std::thread thread_;  // last: it uses all of the above
+  FfnWorker worker_;                                 // loop thread only, but for its counters
+  EpochLoop<FfnStepPlan, transport::FfnPort> loop_;  // last: it uses all of the above
 };
 
 FfnServer::FfnServer(const FfnServerOptions& options, const model::ModelSpec& spec,
