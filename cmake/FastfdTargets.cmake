@@ -47,3 +47,21 @@ function(fastfd_add_benchmark name)
   target_compile_definitions(${name} PRIVATE FASTFD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} benchmark::benchmark fastfd_build_flags)
 endfunction()
+
+# fastfd_add_cuda_library(<name> SOURCES a.cu b.cpp ... DEPENDS ... [PRIVATE_DEPENDS ...])
+# The same for CUDA sources; call it only if FASTFD_HAVE_CUDA. The run-time library is linked
+# statically, so the program starts where there is no driver.
+function(fastfd_add_cuda_library name)
+  fastfd_add_library(${name} ${ARGN})
+  target_link_libraries(fastfd_${name} PRIVATE CUDA::cudart_static)
+  target_compile_options(fastfd_${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+endfunction()
+
+# fastfd_add_gpu_test(<name> SOURCES ... DEPENDS ...): a GoogleTest program with label `gpu`.
+function(fastfd_add_gpu_test name)
+  fastfd_add_test(${name} LABELS gpu ${ARGN})
+  if(TARGET ${name})
+    target_link_libraries(${name} PRIVATE CUDA::cudart_static)
+  endif()
+endfunction()

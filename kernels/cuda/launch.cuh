@@ -1,0 +1,65 @@
+#pragma once
+
+/// The one place that launches kernels and reads CUDA's error codes.
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <source_location>
+#include <utility>
+
+#include "fastfd/core/status.h"
+
+namespace fastfd::kernels::cuda {
+
+/// `what` is the call that failed, as a person would name it.
+inline Status check_cuda(cudaError_t error, const char* what,
+                         const std::source_location& where = std::source_location::current()) {
+  if (error == cudaSuccess) {
+    return Status::ok();
+  }
+  return {StatusCode::kInternal,
+          fmt::format("{}: {} ({}) at {}:{}", what, cudaGetErrorString(error),
+                      cudaGetErrorName(error), where.file_name(), where.line())};
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;  ///< dynamic
+  /// Programmatic dependent launch: the kernel may start before its predecessor in the stream has
+  /// ended and waits with cudaGridDependencySynchronize() before it reads what that one wrote.
+  bool overlaps_predecessor = false;
+};
+
+/// Enqueues `kernel`; a grid without blocks is a launch of nothing. A kernel that needs more than
+/// 48 KiB of dynamic shared memory must have been given to allow_shared_bytes once.
+template <typename... Params, typename... Args>
+Status launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
+              const char* name, Args&&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) {
+    return Status::ok();
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = shape.overlaps_predecessor ? 1 : 0;
+  return check_cuda(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), name);
+}
+
+/// Raises a kernel's limit of dynamic shared memory: once, before its first launch or capture.
+template <typename... Params>
+Status allow_shared_bytes(void (*kernel)(Params...), std::size_t shared_bytes, const char* name) {
+  return check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared_bytes)),
+                    name);
+}
+
+}  // namespace fastfd::kernels::cuda
