@@ -1,11 +1,12 @@
 #pragma once
 
-/// The one place that launches kernels and reads CUDA's error codes.
+/// The one place that launches kernels and reads CUDA's error codes. Without fmt, whose headers
+/// nvcc can't compile as C++20.
 
 #include <cuda_runtime.h>
-#include <fmt/format.h>
 
 #include <source_location>
+#include <string>
 #include <utility>
 
 #include "fastfd/core/status.h"
@@ -18,9 +19,9 @@ inline Status check_cuda(cudaError_t error, const char* what,
   if (error == cudaSuccess) {
     return Status::ok();
   }
-  return {StatusCode::kInternal,
-          fmt::format("{}: {} ({}) at {}:{}", what, cudaGetErrorString(error),
-                      cudaGetErrorName(error), where.file_name(), where.line())};
+  return {StatusCode::kInternal, std::string(what) + ": " + cudaGetErrorString(error) + " (" +
+                                     cudaGetErrorName(error) + ") at " + where.file_name() + ":" +
+                                     std::to_string(where.line())};
 }
 
 struct LaunchShape {
