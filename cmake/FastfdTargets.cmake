@@ -48,20 +48,48 @@ function(fastfd_add_benchmark name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} benchmark::benchmark fastfd_build_flags)
 endfunction()
 
+# What nvcc gets for FastFD's own targets.
+function(fastfd_cuda_options target)
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+endfunction()
+
 # fastfd_add_cuda_library(<name> SOURCES a.cu b.cpp ... DEPENDS ... [PRIVATE_DEPENDS ...])
 # The same for CUDA sources; call it only if FASTFD_HAVE_CUDA. The run-time library is linked
 # statically, so the program starts where there is no driver.
 function(fastfd_add_cuda_library name)
   fastfd_add_library(${name} ${ARGN})
-  target_link_libraries(fastfd_${name} PRIVATE CUDA::cudart_static)
-  target_compile_options(fastfd_${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+  fastfd_cuda_options(fastfd_${name})
 endfunction()
 
-# fastfd_add_gpu_test(<name> SOURCES ... DEPENDS ...): a GoogleTest program with label `gpu`.
+# fastfd_add_gpu_test(<name> SOURCES ... DEPENDS ... [LABELS gpu ...] [TIMEOUT s]): a GoogleTest
+# program with label `gpu`. Target gpu_tests builds them all; scripts/gpu-test runs them.
 function(fastfd_add_gpu_test name)
-  fastfd_add_test(${name} LABELS gpu ${ARGN})
-  if(TARGET ${name})
-    target_link_libraries(${name} PRIVATE CUDA::cudart_static)
+  cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS gpu)
   endif()
+  fastfd_add_test(${name} ${ARG_UNPARSED_ARGUMENTS} LABELS ${ARG_LABELS})
+  if(TARGET ${name})
+    fastfd_cuda_options(${name})
+    if(NOT TARGET gpu_tests)
+      add_custom_target(gpu_tests)
+    endif()
+    add_dependencies(gpu_tests ${name})
+  endif()
+endfunction()
+
+# fastfd_add_gpu_benchmark(<name> SOURCES ... DEPENDS ...): a plain program that times kernels with
+# CUDA events. Target gpu_benchmarks builds them all; scripts/gpu-bench runs them.
+function(fastfd_add_gpu_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} fastfd_build_flags)
+  fastfd_cuda_options(${name})
+  if(NOT TARGET gpu_benchmarks)
+    add_custom_target(gpu_benchmarks)
+  endif()
+  add_dependencies(gpu_benchmarks ${name})
 endfunction()
