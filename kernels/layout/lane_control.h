@@ -22,17 +22,25 @@ struct alignas(128) LaneControl {
   ServerMask participants = 0;    ///< attention servers that dispatch in this (step, lane)
 };
 
+/// Why an AbortState was set.
+enum class AbortReason : std::uint32_t {
+  kHostAsked,     ///< the host raised its abort word
+  kTimedOut,      ///< the device-clock bound ran out
+  kBadMessage,    ///< the peer's header, counts or routes don't fit the hop or the window
+  kBadPlacement,  ///< an expert is placed on a server without a window
+};
+
 /// One per server. Kernels that store to a peer, raise a flag, write KV or sample test `aborted`
 /// first and do nothing if it is set.
 struct alignas(128) AbortState {
   std::uint32_t aborted = 0;  ///< sticky, in device memory: set by the first wait that gave up
-  // Who gave up waiting for what, for the error message; written once, by whoever sets `aborted`.
+  // Who gave up on what, for the error message; written once, by whoever sets `aborted`.
   std::uint32_t peer = 0;
   std::uint32_t lane = 0;
   std::uint32_t layer = 0;
   std::uint64_t step = 0;
   std::uint64_t waited_ns = 0;
-  std::uint32_t timed_out = 0;  ///< 1: the device-clock bound; 0: the host's abort word
+  AbortReason reason = AbortReason::kHostAsked;
 };
 
 }  // namespace fastfd::layout

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/layout/flag.h"
+#include "kernels/layout/row.h"
 #include "kernels/layout/window.h"
 
 namespace fastfd::layout {
@@ -93,6 +94,33 @@ TEST(WindowLayoutSize, WasteIsBelowOneLineAnArea) {
 TEST(WindowLayoutSize, LargeWindowsDoNotOverflow) {
   const DispatchLayout layout = DispatchLayout::make({1U << 20, 1U << 16, 8});
   EXPECT_GT(layout.bytes(), (std::size_t{1} << 36) * kMaxLanes * kBuffersPerLane);
+}
+
+TEST(RowLayout, UnscaledRowsAreTheirValues) {
+  for (const std::uint32_t hidden_dim : {8U, 72U, 2880U}) {
+    EXPECT_EQ((RowLayout{hidden_dim, DType::kFloat32}.row_bytes()), hidden_dim * 4);
+    EXPECT_EQ((RowLayout{hidden_dim, DType::kBFloat16}.row_bytes()), hidden_dim * 2);
+    EXPECT_EQ((RowLayout{hidden_dim, DType::kBFloat16}.row_bytes() % 16), 0U);
+    EXPECT_EQ((RowLayout{hidden_dim, DType::kBFloat16}.num_scales()), 0U);
+  }
+}
+
+TEST(RowLayout, ScalesLieBehindTheValuesAndRowsKeepAlignment) {
+  for (const std::uint32_t hidden_dim : {128U, 384U, 2048U, 3072U, 7168U}) {
+    const RowLayout layout{hidden_dim, DType::kFloat8E4M3};
+    EXPECT_EQ(layout.num_scales() * kScaleGroup, hidden_dim);
+    EXPECT_EQ(layout.scales_offset(), hidden_dim);
+    EXPECT_EQ(layout.scales_offset() % alignof(float), 0U);
+    EXPECT_EQ(layout.row_bytes() % kPayloadAlignment, 0U);
+    EXPECT_GE(layout.row_bytes(), layout.scales_offset() + layout.num_scales() * sizeof(float));
+    EXPECT_LT(layout.row_bytes(),
+              layout.scales_offset() + layout.num_scales() * sizeof(float) + kPayloadAlignment);
+    std::vector<std::byte> rows(3 * std::size_t{layout.row_bytes()});
+    std::byte* second = layout.row(rows.data(), 1);
+    EXPECT_EQ(second - rows.data(), static_cast<std::ptrdiff_t>(layout.row_bytes()));
+    EXPECT_EQ(reinterpret_cast<std::byte*>(layout.scales(second)) - second,
+              static_cast<std::ptrdiff_t>(hidden_dim));
+  }
 }
 
 TEST(Flag, CarriesEpochAndSequence) {
