@@ -5,17 +5,14 @@
 /// the dispatch windows into ExpertRoutes and TokenRoutes; the combine kernel behind them weights
 /// and sums the routes' outputs.
 
-#include <cstddef>
 #include <cstdint>
 
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda_stream.h"
+#include "kernels/layout/row.h"
 
 namespace fastfd::kernels::cuda {
-
-/// Values that share one scale in the block-scaled FP8 format, along k and, for weights, along n.
-inline constexpr std::int64_t kScaleBlock = 128;
 
 /// The routes of one (step, layer, lane) that live on this server, grouped by local expert. All
 /// pointers are device memory that the index kernel fills; nothing of it is known to the host.
@@ -53,10 +50,9 @@ struct ExpertFfnParams {
   std::int64_t max_routes = 0;        ///< the shape bucket: num_routes never exceeds it
   ExpertRoutes routes;
   ExpertWeights weights;
-  /// [num_tokens] -> [hidden_dim] of weights.dtype, 16-byte aligned; device addresses in device
-  /// memory. FP8: token_scales_offset bytes behind a row's start lie its float [hidden_dim / 128].
+  /// [num_tokens] -> a row as layout::RowLayout{hidden_dim, weights.dtype} has it, 16-byte aligned.
+  /// Device addresses in device memory.
   const void* const* token_rows = nullptr;
-  std::size_t token_scales_offset = 0;  ///< multiple of 4
   void* hidden = nullptr;          ///< [max_routes, intermediate_dim] of weights.dtype: between
                                    ///< the GEMMs
   float* hidden_scales = nullptr;  ///< FP8: [max_routes, intermediate_dim / 128]
