@@ -2,10 +2,6 @@
 add_library(fastfd_build_flags INTERFACE)
 target_compile_options(fastfd_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC bug 105651: overlap reported inside std::string's operator+.
-  target_compile_options(fastfd_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
-endif()
 if(FASTFD_WERROR)
   target_compile_options(fastfd_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
