@@ -181,6 +181,7 @@ class AttentionServer::Impl {
     flight.in_flight = true;
     const auto id = hop(flight, 0);
     progress_.set(id.lane, {.step = id.step, .layer = 0, .waiting = false});
+    runner_.copy_pages(flight.batch);
     auto status = runner_.embed(id.lane, flight.batch);
     if (status) {
       status = runner_.normalize_first(id.lane, flight.batch);

@@ -70,6 +70,12 @@ Status LaneRunner::gemm(const float* a, std::int64_t num_rows,
                               stream_);
 }
 
+void LaneRunner::copy_pages(const LaneBatch& batch) {
+  for (const PageCopy& copy : batch.copies) {
+    kv_cache_.copy_page(copy.source, copy.target);
+  }
+}
+
 Status LaneRunner::embed(LaneId lane, const LaneBatch& batch) {
   return kernels::launch_embedding({.num_rows = batch.num_rows,
                                     .dim = spec_.hidden_dim,

@@ -27,6 +27,8 @@ class LaneRunner {
                    const std::atomic<bool>* abort);
 
   /// Embeds the batch: the lane's residual stream starts.
+  /// Gives slots that share a prompt their own copy of its partial page.
+  void copy_pages(const LaneBatch& batch);
   Status embed(LaneId lane, const LaneBatch& batch);
 
   /// Adds the FFN servers' answer of `hop` to the residual stream and normalises for the next

@@ -83,7 +83,7 @@ Status SequenceTable::append_page(SlotId id, PageId page) {
   return Status::ok();
 }
 
-Status SequenceTable::open_slot(const SlotOpen& open) {
+Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
   if (open.slot >= slots_.size()) {
     return mismatch(fmt::format("slot {} of {}", open.slot, slots_.size()));
   }
@@ -110,6 +110,21 @@ Status SequenceTable::open_slot(const SlotOpen& open) {
     }
   }
   slot.length = slot.num_pages * shape_.page_size;
+  if (open.copy_page) {
+    const PageCopy& copy = *open.copy_page;
+    if (copy.source >= shape_.num_pages || copy.num_tokens == 0 ||
+        copy.num_tokens >= shape_.page_size) {
+      return mismatch(
+          fmt::format("slot {} copies {} tokens of page {}; a page has {}, and there "
+                      "are {}",
+                      open.slot, copy.num_tokens, copy.source, shape_.page_size, shape_.num_pages));
+    }
+    if (auto status = append_page(open.slot, copy.target); !status) {
+      return status;
+    }
+    slot.length += copy.num_tokens;
+    batch.copies.push_back(copy);
+  }
   return Status::ok();
 }
 
@@ -182,6 +197,7 @@ Status SequenceTable::build(const AttentionLanePlan& plan, LaneBatch& batch) {
   batch.positions.clear();
   batch.spans.clear();
   batch.samples.clear();
+  batch.copies.clear();
   joining_.clear();
   batch.num_rows = 0;
   if (plan.lane >= kMaxLanes) {
@@ -208,7 +224,7 @@ Status SequenceTable::build(const AttentionLanePlan& plan, LaneBatch& batch) {
     return status;
   }
   for (const SlotOpen& open : plan.opens) {
-    if (auto status = open_slot(open); !status) {
+    if (auto status = open_slot(open, batch); !status) {
       return status;
     }
   }

@@ -47,6 +47,7 @@ struct LaneBatch {
   std::vector<std::int32_t> positions;        // [num_rows]
   std::vector<kernels::AttentionSpan> spans;  // one a decode row or piece
   std::vector<SampleRow> samples;             // ascending row
+  std::vector<PageCopy> copies;               // before the first layer
 };
 
 /// Slots, page tables and the decode rows of each lane: the server's side of delta-coded plans.
@@ -71,7 +72,7 @@ class SequenceTable {
  private:
   Status replace_rows(const AttentionLanePlan& plan);
   Status remove_rows(const AttentionLanePlan& plan);
-  Status open_slot(const SlotOpen& open);
+  Status open_slot(const SlotOpen& open, LaneBatch& batch);
   Status append_page(SlotId slot, PageId page);
   Status add_decode_rows(const AttentionLanePlan& plan, LaneBatch& batch);
   Status add_piece(const PrefillPiece& piece, LaneBatch& batch);

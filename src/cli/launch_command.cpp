@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
@@ -18,7 +19,7 @@ struct LaunchArguments {
   std::string http;
   std::string control;
   std::string log_level;
-  double drain_s = 3;
+  std::optional<double> drain_s;
   bool print_config = false;
 };
 
@@ -33,9 +34,10 @@ void add_options(CLI::App& command, LaunchArguments& arguments) {
       ->type_name("LEVEL");
   command
       .add_option("--drain-seconds", arguments.drain_s,
-                  "How long running requests may go on after SIGINT or SIGTERM")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+                  "How long running requests may go on after SIGINT or SIGTERM, instead of "
+                  "faults.drain_timeout_ms")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->type_name("SECONDS");
   command.add_flag("--print-config", arguments.print_config,
                    "Print the effective configuration and start nothing");
 }
@@ -50,6 +52,9 @@ config::ClusterConfig with_overrides(config::ClusterConfig config,
   }
   if (!arguments.log_level.empty()) {
     config.log_level = arguments.log_level;
+  }
+  if (arguments.drain_s) {
+    config.faults.drain_timeout_ms = static_cast<std::uint32_t>(*arguments.drain_s * 1000);
   }
   // Values from the command line obey the rules of the file as well.
   const std::filesystem::path source = config.source;
@@ -67,8 +72,11 @@ int run(const config::ClusterConfig& loaded, const LaunchArguments& arguments) {
   using std::chrono::milliseconds;
   launcher::LaunchOptions options;
   options.executable = std::filesystem::read_symlink("/proc/self/exe");
-  options.drain_timeout = milliseconds(static_cast<std::int64_t>(arguments.drain_s * 1000));
-  options.stop_timeout = options.drain_timeout + milliseconds(2000);
+  // The servers outlast the coordinator's drain: what is cut off hears "shutting down" from it, not
+  // that a server was lost. With the default of 3 s all of it stays under 5 s.
+  const milliseconds drain(config.faults.drain_timeout_ms);
+  options.drain_timeout = drain + milliseconds(400);
+  options.stop_timeout = drain + milliseconds(1500);
   return launcher::run_launch(config, options);
 }
 

@@ -85,6 +85,8 @@ class StopRequest {
   bool requested_ = false;
 };
 
+constexpr milliseconds kFarewell{200};
+
 void run(const config::ClusterConfig& config) {
   SignalWatcher signals;
   // The port is taken before anything slow is begun: a taken port must not cost the weights' load.
@@ -104,7 +106,8 @@ void run(const config::ClusterConfig& config) {
   spdlog::info("draining: running requests may finish within {} s",
                static_cast<double>(timeout.count()) / 1000.0);
   engine.drain(timeout);
-  gateway.drain(steady_clock::now() + timeout);
+  // A little longer: the engine then tells the clients it cuts off why.
+  gateway.drain(steady_clock::now() + timeout + kFarewell);
   engine.wait_drained(timeout);
   control.reset();
 }

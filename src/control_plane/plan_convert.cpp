@@ -101,6 +101,12 @@ void to_proto(const SlotOpen& open, v1::SlotOpen* proto) {
   assign(proto->mutable_cached_pages(), open.cached_pages);
   assign(proto->mutable_output_tokens(), open.output_tokens);
   to_proto(open.sampling, proto->mutable_sampling());
+  if (open.copy_page) {
+    v1::PageCopy* copy = proto->mutable_copy_page();
+    copy->set_source(open.copy_page->source);
+    copy->set_target(open.copy_page->target);
+    copy->set_num_tokens(open.copy_page->num_tokens);
+  }
 }
 
 ConvertError from_proto(const v1::SlotOpen& proto, SlotOpen* open) {
@@ -109,6 +115,10 @@ ConvertError from_proto(const v1::SlotOpen& proto, SlotOpen* open) {
   open->prompt_len = proto.prompt_len();
   open->cached_pages = to_vector<PageId>(proto.cached_pages());
   open->output_tokens = to_vector<TokenId>(proto.output_tokens());
+  if (proto.has_copy_page()) {
+    const v1::PageCopy& copy = proto.copy_page();
+    open->copy_page = PageCopy{copy.source(), copy.target(), copy.num_tokens()};
+  }
   return from_proto(proto.sampling(), &open->sampling);
 }
 

@@ -33,7 +33,8 @@ class MetricList {
 void add_scheduler(const scheduler::SchedulerStats& stats, MetricList* list) {
   list->gauge("fastfd_running_requests", "Sequences that hold pages", stats.running);
   list->gauge("fastfd_queued_requests", "Sequences that wait for room", stats.queued);
-  list->counter("fastfd_requests_finished_total", "Sequences that ended", stats.requests_finished);
+  list->counter("fastfd_requests_finished_total",
+                "Sequences that ended by a stop token or their length", stats.requests_finished);
   list->counter("fastfd_tokens_generated_total", "Tokens sent to clients", stats.tokens_generated);
   list->counter("fastfd_tokens_dropped_total", "Tokens computed past an end that was seen late",
                 stats.tokens_dropped);
@@ -41,6 +42,8 @@ void add_scheduler(const scheduler::SchedulerStats& stats, MetricList* list) {
                 stats.prompt_tokens_computed);
   list->counter("fastfd_prompt_tokens_cached_total", "Prompt tokens found in the prefix cache",
                 stats.prompt_tokens_cached);
+  list->counter("fastfd_kv_pages_copied_total", "Partial prompt pages copied for another choice",
+                stats.pages_copied);
   list->counter("fastfd_preemptions_total", "Sequences put back to be recomputed",
                 stats.preemptions);
   list->counter("fastfd_lane_barriers_total", "Bubbles by moving rows between lanes",

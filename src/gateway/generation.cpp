@@ -80,6 +80,7 @@ Request Generation::make_request(std::uint32_t choice) {
   request.priority = request_->priority;
   request.cache_salt = request_->cache_salt;
   request.arrival = context_.arrival;
+  request.fork_of = index > 0 ? choices_[choice - index].id : 0;
   return request;
 }
 

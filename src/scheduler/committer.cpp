@@ -57,8 +57,13 @@ void Committer::apply(StepInFlight& step, const LaneResult& result,
 void Committer::commit_pieces(const ServerStep& server, LaneId lane) {
   for (const PieceInFlight& piece : server.pieces) {
     if (piece.lane == lane && piece.sequence->phase != Phase::kEnded) {
-      piece.sequence->committed_kv = piece.end_position;
-      publish_blocks(*piece.sequence);
+      Sequence& sequence = *piece.sequence;
+      sequence.committed_kv = piece.end_position;
+      publish_blocks(sequence);
+      state_.servers[sequence.lease.server].ledger.release_copy_source(sequence.lease);
+      if (sequence.has_committed_prompt()) {
+        state_.queue_forks(sequence);
+      }
     }
   }
 }

@@ -51,19 +51,36 @@ void PageLedger::take_slot(Lease& lease) {
   lease.generation = ++generations_[lease.slot];
 }
 
+void PageLedger::hold_copy_source(Lease& lease, PageId page) {
+  check(num_holders_[page] > 0, "a page is copied that nobody holds");
+  ++num_holders_[page];
+  lease.copy_source = page;
+}
+
+void PageLedger::release_copy_source(Lease& lease) {
+  if (lease.copy_source) {
+    drop_holder(*lease.copy_source);
+    lease.copy_source.reset();
+  }
+}
+
+void PageLedger::drop_holder(PageId page) {
+  check(num_holders_[page] > 0, "a page is returned twice");
+  if (--num_holders_[page] > 0) {
+    return;
+  }
+  if (cache_.contains_page(page)) {
+    cache_.add_idle(page);
+  } else {
+    free_pages_.push_back(page);
+  }
+}
+
 void PageLedger::return_pages(Lease& lease) {
+  release_copy_source(lease);
   // Deepest block first, so that a chain is evicted from its end and its start stays reachable.
   for (std::size_t i = lease.pages.size(); i-- > 0;) {
-    const PageId page = lease.pages[i];
-    check(num_holders_[page] > 0, "a page is returned twice");
-    if (--num_holders_[page] > 0) {
-      continue;
-    }
-    if (cache_.contains_page(page)) {
-      cache_.add_idle(page);
-    } else {
-      free_pages_.push_back(page);
-    }
+    drop_holder(lease.pages[i]);
   }
   lease.pages.clear();
 }

@@ -30,6 +30,9 @@ class PageLedger {
   PageId append_page(Lease& lease);
   /// Appends a cached page, shared with everybody who holds it.
   void share_page(Lease& lease, PageId page);
+  /// `page`, which somebody holds, stays where it is until release_copy_source or return_pages.
+  void hold_copy_source(Lease& lease, PageId page);
+  void release_copy_source(Lease& lease);
   /// Gives the lease a slot under a generation it never had. Requires num_free_slots() > 0.
   void take_slot(Lease& lease);
 
@@ -47,6 +50,8 @@ class PageLedger {
   void reset();
 
  private:
+  void drop_holder(PageId page);
+
   std::uint32_t num_pages_;
   PrefixCache cache_;
   std::vector<PageId> free_pages_;

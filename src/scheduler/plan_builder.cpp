@@ -117,7 +117,12 @@ void Planner::add_piece(const Piece& piece, AttentionLanePlan& lane, ServerStep&
     open.slot = lease.slot;
     open.generation = lease.generation;
     open.prompt_len = sequence.prompt_len;
-    open.cached_pages.assign(lease.pages.begin(), lease.pages.begin() + lease.named_pages);
+    const std::uint32_t num_full = lease.named_pages - (lease.copy_source ? 1 : 0);
+    open.cached_pages.assign(lease.pages.begin(), lease.pages.begin() + num_full);
+    if (lease.copy_source) {
+      open.copy_page = PageCopy{*lease.copy_source, lease.pages[num_full],
+                                piece.start % state_.options.page_size};
+    }
     if (sequence.sampling.has_penalties()) {
       open.output_tokens.assign(sequence.tokens.begin() + sequence.prompt_len,
                                 sequence.tokens.end());

@@ -160,11 +160,18 @@ void Planner::continue_prompts(ServerRank rank) {
   }
 }
 
-/// Pages of the leading blocks that the server has cached; returns how many of them nobody holds.
+/// Pages of the leading blocks that the server has, cached or of the request whose other choice
+/// this one is; returns how many of them nobody holds.
 /// At least one token is left to compute, because the first sampled token needs its hidden state.
 std::uint32_t Planner::find_hits(Sequence& sequence, ServerRank rank,
                                  std::vector<PageId>& pages) const {
   pages.clear();
+  if (const Sequence* parent = sequence.fork_parent;
+      parent != nullptr && parent->lease.server == rank) {
+    const std::uint32_t num_full = (sequence.prompt_len - 1) / state_.options.page_size;
+    pages.assign(parent->lease.pages.begin(), parent->lease.pages.begin() + num_full);
+    return 0;
+  }
   if (!state_.options.prefix_cache) {
     return 0;
   }
@@ -211,6 +218,10 @@ std::optional<ServerRank> Planner::find_server(Sequence& sequence) {
     const std::uint32_t wanted = num_pages - num_hits + num_idle_hits + server.num_sequences();
     loads_[rank].has_room = wanted <= server.ledger.num_available();
     loads_[rank].hit_tokens = num_hits * page_size;
+    if (const Sequence* parent = sequence.fork_parent;
+        parent != nullptr && parent->lease.server == rank) {
+      loads_[rank].hit_tokens = sequence.prompt_len - 1;  // the partial page is copied
+    }
     any_room = any_room || loads_[rank].has_room;
   }
   return any_room ? std::optional(choose_server(loads_)) : std::nullopt;
@@ -244,11 +255,17 @@ bool Planner::admit(Sequence* sequence) {
     server.ledger.share_page(lease, page);
   }
   const auto num_hits = static_cast<std::uint32_t>(hit_pages_.size());
-  const std::uint32_t hit_tokens = num_hits * page_size;
+  const std::uint32_t hit_tokens = loads_[rank].hit_tokens;
   lease.named_pages = num_hits;
   while (lease.pages.size() < num_pages) {
     server.ledger.append_page(lease);
   }
+  if (hit_tokens > num_hits * page_size) {
+    server.ledger.hold_copy_source(lease, sequence->fork_parent->lease.pages[num_hits]);
+    ++lease.named_pages;
+    ++state_.stats.pages_copied;
+  }
+  State::leave_parent(*sequence);
   sequence->page_capacity = num_pages * page_size;
   sequence->prefill_len = num_tokens;
   sequence->planned_len = num_tokens;

@@ -43,6 +43,7 @@ class Scheduler::Impl {
       : state(validated(options)), planner(state), committer(state) {}
 
   Status refuse(const Request& request) const;
+  Sequence* find_parent(const Request& request) const;
   std::vector<TokenEvent> begin_epoch(Epoch epoch, const std::string& reason);
 
   State state;
@@ -88,6 +89,19 @@ Status Scheduler::Impl::refuse(const Request& request) const {
   return Status::ok();
 }
 
+/// Of whom the request is another choice, or nullptr.
+Sequence* Scheduler::Impl::find_parent(const Request& request) const {
+  const auto at = state.requests.find(request.fork_of);
+  if (at == state.requests.end()) {
+    return nullptr;
+  }
+  Sequence* parent = at->second;
+  const bool same_prompt =
+      parent->prompt_len == request.prompt.size() && parent->cache_salt == request.cache_salt &&
+      std::equal(request.prompt.begin(), request.prompt.end(), parent->tokens.begin());
+  return same_prompt ? parent : nullptr;
+}
+
 /// Whoever had a lease fails. To recover them instead, treat them like the preempted ones below:
 /// reset_to_queued() and queue.push(); their next prompt is what they had and what they emitted.
 std::vector<TokenEvent> Scheduler::Impl::begin_epoch(Epoch epoch, const std::string& reason) {
@@ -102,6 +116,7 @@ std::vector<TokenEvent> Scheduler::Impl::begin_epoch(Epoch epoch, const std::str
   });
   std::vector<TokenEvent> events;
   for (Sequence* sequence : leased) {
+    state.orphan_forks(*sequence);
     if (sequence->phase == Phase::kDraining) {
       sequence->reset_to_queued();
       continue;
@@ -142,11 +157,23 @@ Status Scheduler::submit(Request request) {
   if (Status status = impl_->refuse(request); !status) {
     return status;
   }
-  if (state.queue.num_new() >= state.options.max_queued_requests) {
+  const std::uint32_t num_queued = state.queue.num_new() + state.num_waiting_forks;
+  if (num_queued >= state.options.max_queued_requests) {
     return {StatusCode::kResourceExhausted,
-            std::to_string(state.queue.num_new()) + " requests are queued already; retry later"};
+            std::to_string(num_queued) + " requests are queued already; retry later"};
   }
-  state.queue.push(state.create(std::move(request)));
+  Sequence* parent = impl_->find_parent(request);
+  Sequence* sequence = state.create(std::move(request));
+  if (parent != nullptr) {
+    sequence->fork_parent = parent;
+    parent->forks.push_back(sequence);
+    sequence->waits_for_parent = !parent->has_committed_prompt();
+  }
+  if (sequence->waits_for_parent) {
+    ++state.num_waiting_forks;
+  } else {
+    state.queue.push(sequence);
+  }
   return Status::ok();
 }
 
@@ -204,7 +231,7 @@ bool Scheduler::has_request(RequestId id) const { return impl_->state.requests.c
 SchedulerStats Scheduler::stats() const {
   const State& state = impl_->state;
   SchedulerStats stats = state.stats;
-  stats.queued = state.queue.size();
+  stats.queued = state.queue.size() + state.num_waiting_forks;
   stats.running = state.num_running;
   stats.num_lanes = state.num_lanes;
   const LayerTimes times =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct Lease {
   Generation generation = 0;
   std::vector<PageId> pages;      ///< block i of the sequence lives in pages[i]
   std::uint32_t named_pages = 0;  ///< how many of them plans have named so far
+  /// Held besides `pages` until the step that copies it into the last named page has committed.
+  std::optional<PageId> copy_source;
   Ticket busy_until;
 };
 
@@ -67,6 +70,12 @@ struct Sequence {
   bool ever_admitted = false;
   bool ever_preempted = false;
 
+  /// Whose prompt it shares, until it is admitted or that one's lease is returned; it waits
+  /// outside the queue while that prompt is not committed. `forks` is the other direction.
+  Sequence* fork_parent = nullptr;
+  std::vector<Sequence*> forks;
+  bool waits_for_parent = false;
+
   Lease lease;
   bool needs_open = false;         ///< the next plan that names it opens its slot
   std::uint32_t prefill_len = 0;   ///< tokens.size() when it was admitted
@@ -80,6 +89,8 @@ struct Sequence {
   }
   /// Position that its decode row feeds in the next plan.
   std::uint32_t next_position() const { return planned_len - 1; }
+  /// Its prompt can be shared.
+  bool has_committed_prompt() const { return committed_kv >= prompt_len; }
   bool is_running() const { return phase == Phase::kPrefill || phase == Phase::kDecode; }
 
   /// Makes block_keys cover every full block of the first `num_tokens` tokens.

@@ -82,7 +82,37 @@ Sequence* State::create(Request request) {
   return sequence;
 }
 
-void State::destroy(const Sequence* sequence) { sequences.erase(sequence); }
+void State::queue_forks(Sequence& parent) {
+  for (Sequence* fork : parent.forks) {
+    if (fork->waits_for_parent) {
+      fork->waits_for_parent = false;
+      --num_waiting_forks;
+      queue.push(fork);
+    }
+  }
+}
+
+void State::orphan_forks(Sequence& parent) {
+  queue_forks(parent);
+  for (Sequence* fork : parent.forks) {
+    fork->fork_parent = nullptr;
+  }
+  parent.forks.clear();
+}
+
+void State::leave_parent(Sequence& fork) {
+  if (fork.fork_parent != nullptr) {
+    std::erase(fork.fork_parent->forks, &fork);
+    fork.fork_parent = nullptr;
+  }
+}
+
+void State::destroy(Sequence* sequence) {
+  orphan_forks(*sequence);
+  leave_parent(*sequence);
+  num_waiting_forks -= sequence->waits_for_parent ? 1 : 0;
+  sequences.erase(sequence);
+}
 
 void State::retire(Sequence* sequence) {
   servers[sequence->lease.server].retired.push_back(sequence);
@@ -112,6 +142,7 @@ void State::collect(ServerRank rank) {
     if (!in_flight.has_committed(rank, lease.busy_until)) {
       return false;
     }
+    orphan_forks(*sequence);
     server.ledger.return_pages(lease);
     server.by_slot[lease.slot] = nullptr;
     if (sequence->leave_pending) {

@@ -47,7 +47,7 @@ struct State {
   StepLoad decode_load() const;
 
   Sequence* create(Request request);
-  void destroy(const Sequence* sequence);
+  void destroy(Sequence* sequence);
 
   /// In no later plan. The lease goes back when the last step that names it has committed; call
   /// collect() afterwards, it may have done so already.
@@ -56,6 +56,12 @@ struct State {
   void withdraw(Sequence* sequence, Phase phase);
   /// Returns the leases of a server that have committed.
   void collect(ServerRank server);
+  /// Its prompt is committed: those who wait for it are queued, and find its pages.
+  void queue_forks(Sequence& parent);
+  /// Its pages go back, or never came: those who wait for it are queued, to start alone.
+  void orphan_forks(Sequence& parent);
+  /// It is admitted, or gone.
+  static void leave_parent(Sequence& fork);
   /// Recompute: the sequence waits in front of the queue with all tokens that it has emitted.
   void preempt(Sequence* sequence);
   /// Its last event has been made: nobody knows the id any more.
@@ -65,7 +71,8 @@ struct State {
   Epoch epoch = 1;
   StepId next_step = 1;
   std::uint32_t num_lanes = 1;
-  std::uint32_t num_running = 0;  ///< kPrefill and kDecode
+  std::uint32_t num_running = 0;        ///< kPrefill and kDecode
+  std::uint32_t num_waiting_forks = 0;  ///< outside the queue
   std::uint64_t next_arrival_order = 0;
   std::vector<ServerState> servers;
   RequestQueue queue;

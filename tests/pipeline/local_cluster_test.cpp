@@ -142,6 +142,46 @@ TEST_F(LocalClusterTest, LogitsDoNotDependOnWhoSharesTheBatch) {
   }
 }
 
+// The prompt is computed once; each choice goes on in its own copy of the partial page.
+TEST_F(LocalClusterTest, ChoicesThatShareAPromptGetTheTokensTheyWouldGetAlone) {
+  auto config = make_config(1, 2);
+  config.attention.kv_cache.prefix_cache = false;
+  start(config);
+  const auto& prompt = golden_.prompts[24];
+  ASSERT_NE((prompt.prompt_ids.size() - 1) % config.attention.kv_cache.page_size, 0U);
+  const auto run_choices = [&](bool shared) {
+    fastfd::testing::Collector collector;
+    std::vector<RequestId> ids;
+    for (std::uint64_t choice = 0; choice < 4; ++choice) {
+      auto request = make_request(prompt);
+      request.sampling.temperature = 4.0F;
+      request.sampling.seed = choice;
+      request.sampling.ignore_eos = true;
+      request.fork_of = shared && choice > 0 ? ids[0] : 0;
+      ids.push_back(request.id);
+      EXPECT_TRUE(cluster_->engine().submit(std::move(request), &collector));
+    }
+    EXPECT_TRUE(collector.wait_finished(ids.size(), kPatience));
+    std::vector<std::vector<TokenId>> tokens;
+    for (const RequestId id : ids) {
+      auto& answer = tokens.emplace_back();
+      for (const auto& event : collector.take(id).tokens) {
+        answer.push_back(event.token);
+      }
+    }
+    return tokens;
+  };
+  const auto alone = run_choices(false);
+  const double computed = cluster_->metric("fastfd_prompt_tokens_computed_total");
+  EXPECT_EQ(cluster_->metric("fastfd_kv_pages_copied_total"), 0.0);
+  const auto shared = run_choices(true);
+  EXPECT_EQ(shared, alone);
+  EXPECT_NE(shared[0], shared[1]);
+  EXPECT_EQ(cluster_->metric("fastfd_kv_pages_copied_total"), 3.0);
+  EXPECT_EQ(cluster_->metric("fastfd_prompt_tokens_computed_total") - computed,
+            static_cast<double>(prompt.prompt_ids.size()) + 3.0);
+}
+
 TEST_F(LocalClusterTest, AbortedRequestsGiveTheirPagesBackAndDisturbNobody) {
   start(make_config(2, 2));
   num_pages_ = 2 * 256;

@@ -264,7 +264,7 @@ void FakeCluster::publish_leaves(Server& server, const AttentionLanePlan& lane, 
   }
 }
 
-void FakeCluster::publish_open(Server& server, const SlotOpen& open, StepId step) {
+void FakeCluster::publish_open(Server& server, const SlotOpen& open, StepId step, LaneId lane) {
   expect(open.slot < server.slots.size(), "slot out of range");
   IncarnationRef& current = server.incarnations[open.slot];
   if (current != nullptr) {
@@ -290,6 +290,29 @@ void FakeCluster::publish_open(Server& server, const SlotOpen& open, StepId step
   }
   current->next_position =
       static_cast<std::uint32_t>(open.cached_pages.size()) * options_.page_size;
+  if (open.copy_page) {
+    publish_copy(server, *open.copy_page, current, step, lane);
+  }
+}
+
+/// The source may go on being written behind what is copied; it must not be given away before the
+/// step that copies has committed.
+void FakeCluster::publish_copy(Server& server, const PageCopy& copy, const IncarnationRef& to,
+                               StepId step, LaneId lane) {
+  expect(copy.source < server.pages.size() && copy.num_tokens > 0 &&
+             copy.num_tokens < options_.page_size,
+         "a copy of no part of a page");
+  Page& source = server.pages[copy.source];
+  expect(source.cells.size() == options_.page_size, "a copied page that was never assigned");
+  for (std::uint32_t i = 0; i < copy.num_tokens; ++i) {
+    const Cell& cell = source.cells[i];
+    expect(cell.written && server.delivered_step[cell.lane] >= cell.step,
+           "a page is copied before the step that wrote it committed");
+  }
+  source.copied_in = step;
+  source.copied_by = lane;
+  assign_page(server, copy.target, to);
+  to->next_position += copy.num_tokens;
 }
 
 void FakeCluster::assign_page(Server& server, PageId page_id, const IncarnationRef& to) {
@@ -301,6 +324,9 @@ void FakeCluster::assign_page(Server& server, PageId page_id, const IncarnationR
            "a page is given out while a step in flight names it");
     holder->lost_page = true;
   }
+  expect(page.copied_in == 0 || server.delivered_step[page.copied_by] >= page.copied_in,
+         "a page is given out while a step in flight copies it");
+  page.copied_in = 0;
   page.holders = {to};
   page.writer = to;
   page.read_only = false;
@@ -327,7 +353,7 @@ void FakeCluster::publish_lane(Server& server, const AttentionStepPlan& plan,
                                const AttentionLanePlan& lane, Work& work) {
   expect(plan.barrier || !lane.rows, "row lists without a barrier");
   for (const SlotOpen& open : lane.opens) {
-    publish_open(server, open, plan.step);
+    publish_open(server, open, plan.step, lane.lane);
     expect(std::any_of(lane.pieces.begin(), lane.pieces.end(),
                        [&open](const PrefillPiece& piece) { return piece.slot == open.slot; }),
            "a slot is opened in a lane that has no piece of it");
@@ -435,6 +461,16 @@ void FakeCluster::execute(Server& server, ServerRank rank, const Work& work, Lan
     slot = {true, open.generation, open.prompt_len,   open.sampling, open.cached_pages,
             0,    kNoToken,        open.output_tokens};
     slot.next_position = static_cast<std::uint32_t>(open.cached_pages.size()) * options_.page_size;
+    if (open.copy_page) {
+      const PageCopy& copy = *open.copy_page;
+      const auto& source = server.pages[copy.source].cells;
+      auto& target = server.pages[copy.target].cells;
+      for (std::uint32_t i = 0; i < copy.num_tokens; ++i) {
+        target[i] = {source[i].written, source[i].token, work.step, plan.lane};
+      }
+      slot.pages.push_back(copy.target);
+      slot.next_position += copy.num_tokens;
+    }
   }
   for (const PageAppend& append : plan.pages) {
     server.slots[append.slot].pages.push_back(append.page);

@@ -87,6 +87,8 @@ class FakeCluster {
     std::vector<IncarnationRef> holders;
     IncarnationRef writer;
     bool read_only = false;  ///< given to somebody as a cached page
+    StepId copied_in = 0;    ///< the newest step that copies from it, and its lane
+    LaneId copied_by = 0;
     std::vector<Cell> cells;
   };
 
@@ -132,7 +134,9 @@ class FakeCluster {
   void publish_absent(const Server& server) const;
   void publish_rows(Server& server, const AttentionStepPlan& plan);
   void publish_leaves(Server& server, const AttentionLanePlan& lane, StepId step);
-  void publish_open(Server& server, const SlotOpen& open, StepId step);
+  void publish_open(Server& server, const SlotOpen& open, StepId step, LaneId lane);
+  void publish_copy(Server& server, const PageCopy& copy, const IncarnationRef& to, StepId step,
+                    LaneId lane);
   void publish_lane(Server& server, const AttentionStepPlan& plan, const AttentionLanePlan& lane,
                     Work& work);
   void publish_piece(Server& server, const AttentionLanePlan& lane, const PrefillPiece& piece,

@@ -90,8 +90,13 @@ class Generator {
       });
     }
     plan.leaves = words(10);
-    plan.opens = list<SlotOpen>(
-        4, [this] { return SlotOpen{word(), word(), word(), words(30), tokens(30), sampling()}; });
+    plan.opens = list<SlotOpen>(4, [this] {
+      SlotOpen open{word(), word(), word(), words(30), tokens(30), sampling(), {}};
+      if (coin()) {
+        open.copy_page = PageCopy{word(), word(), word()};
+      }
+      return open;
+    });
     plan.pages = list<PageAppend>(30, [this] { return PageAppend{word(), word()}; });
     plan.pieces = list<PrefillPiece>(
         4, [this] { return PrefillPiece{word(), word(), word(), tokens(300), words(20), coin()}; });

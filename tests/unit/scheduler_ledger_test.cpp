@@ -120,6 +120,123 @@ TEST(SchedulerPrefixCache, AFullHitLeavesTheLastBlockToCompute) {
   EXPECT_EQ(h.tokens[2], FakeCluster::reference(again, 256).tokens);
 }
 
+Request another_choice(RequestId id, const Request& of, std::uint32_t max_tokens) {
+  Request request = Harness::request(id, 1, max_tokens);
+  request.prompt = of.prompt;
+  request.fork_of = of.id;
+  return request;
+}
+
+TEST(SchedulerForks, ShareFullPagesAndCopyThePartialOne) {
+  for (const bool prefix_cache : {true, false}) {
+    SchedulerOptions options = Harness::small_options();
+    options.prefix_cache = prefix_cache;
+    Harness h(options);
+    const Request first = Harness::request(1, 20, 12);
+    const Request second = another_choice(2, first, 9);
+    const Request third = another_choice(3, first, 5);
+    for (const Request& request : {first, second, third}) {
+      ASSERT_TRUE(h.scheduler.submit(request).is_ok());
+    }
+    EXPECT_EQ(h.scheduler.stats().queued, 3U);
+    const auto prefill = h.plan();
+    EXPECT_EQ(opens_of(*prefill).size(), 1U) << "the others wait for the prompt";
+    const auto pages = pieces_of(*prefill).at(0).second.new_pages;
+    ASSERT_EQ(pages.size(), 3U);
+    h.plan();
+    h.commit_all();
+    const auto plan = h.plan();
+    auto opens = opens_of(*plan);
+    ASSERT_EQ(opens.size(), 2U);
+    for (const RequestId id : {2, 3}) {
+      EXPECT_EQ(opens[id].cached_pages, std::vector<PageId>(pages.begin(), pages.begin() + 2));
+      ASSERT_TRUE(opens[id].copy_page);
+      EXPECT_EQ(opens[id].copy_page->source, pages[2]);
+      EXPECT_EQ(opens[id].copy_page->num_tokens, 3U);
+    }
+    for (const auto& [lane, piece] : pieces_of(*plan)) {
+      EXPECT_EQ(piece.start_position, 19U) << "the last token is fed for its logits";
+      EXPECT_TRUE(piece.new_pages.empty());
+    }
+    h.drain();
+    EXPECT_EQ(h.scheduler.stats().prompt_tokens_computed, 22U);
+    EXPECT_EQ(h.scheduler.stats().pages_copied, 2U);
+    for (const Request& request : {first, second, third}) {
+      EXPECT_EQ(h.tokens[request.id], FakeCluster::reference(request, 256).tokens);
+    }
+    EXPECT_EQ(h.free_pages() + h.scheduler.stats().cached_pages[0], 64U);
+  }
+}
+
+TEST(SchedulerForks, APromptThatEndsOneTokenIntoAPageNeedsNoCopy) {
+  Harness h(Harness::small_options());
+  const Request first = Harness::request(1, 17, 6);
+  const Request second = another_choice(2, first, 6);
+  ASSERT_TRUE(h.scheduler.submit(first).is_ok());
+  h.plan();
+  h.commit_all();
+  ASSERT_TRUE(h.scheduler.submit(second).is_ok()) << "comes when the prompt is there already";
+  const auto open = opens_of(*h.plan()).at(2);
+  EXPECT_EQ(open.cached_pages.size(), 2U);
+  EXPECT_FALSE(open.copy_page);
+  h.drain();
+  EXPECT_EQ(h.tokens[2], FakeCluster::reference(second, 256).tokens);
+}
+
+TEST(SchedulerForks, TheCopiedPageIsHeldUntilTheCopyHasCommitted) {
+  SchedulerOptions options = Harness::small_options();
+  options.prefix_cache = false;
+  options.microbatches = 2;
+  Harness h(options);
+  const Request first = Harness::request(1, 20, 30);
+  ASSERT_TRUE(h.scheduler.submit(first).is_ok());
+  h.plan();
+  h.commit_all();
+  ASSERT_TRUE(h.scheduler.submit(another_choice(2, first, 30)).is_ok());
+  const auto plan = h.plan();
+  const LaneId copies_in = pieces_of(*plan).at(0).first;
+  const LaneId parent_in = 1 - copies_in;
+  ASSERT_NE(find_lane(*plan, 0, parent_in), nullptr) << "parent and choice share a lane";
+  h.scheduler.abort(1);
+  h.commit(0, parent_in);
+  EXPECT_EQ(h.free_pages(), 64U - 3 - 1) << "two shared pages, the copy, and what it is made of";
+  h.commit(0, copies_in);
+  EXPECT_EQ(h.free_pages(), 64U - 3);
+  h.drain();
+  EXPECT_EQ(h.free_pages(), 64U);
+}
+
+TEST(SchedulerForks, StartAloneIfTheOtherIsGone) {
+  Harness h(Harness::small_options());
+  const Request first = Harness::request(1, 20, 6);
+  const Request second = another_choice(2, first, 6);
+  const Request third = another_choice(3, first, 6);
+  for (const Request& request : {first, second, third}) {
+    ASSERT_TRUE(h.scheduler.submit(request).is_ok());
+  }
+  h.scheduler.abort(1);
+  h.scheduler.abort(3);
+  EXPECT_EQ(h.scheduler.stats().queued, 1U);
+  const auto open = opens_of(*h.plan()).at(2);
+  EXPECT_TRUE(open.cached_pages.empty());
+  h.drain();
+  EXPECT_EQ(h.tokens[2], FakeCluster::reference(second, 256).tokens);
+  EXPECT_TRUE(h.tokens[3].empty());
+}
+
+TEST(SchedulerForks, SurviveTheEpochInWhichTheOtherFails) {
+  Harness h(Harness::small_options());
+  const Request first = Harness::request(1, 20, 6);
+  const Request second = another_choice(2, first, 6);
+  ASSERT_TRUE(h.scheduler.submit(first).is_ok());
+  ASSERT_TRUE(h.scheduler.submit(second).is_ok());
+  h.plan();
+  h.cluster.begin_epoch(2);
+  EXPECT_EQ(h.scheduler.begin_epoch(2, "lost").size(), 1U);
+  h.drain();
+  EXPECT_EQ(h.tokens[2], FakeCluster::reference(second, 256).tokens);
+}
+
 TEST(SchedulerPrefixCache, ASaltSeparatesTenants) {
   Harness h(Harness::small_options());
   const auto prompt = Harness::request(1, 33, 1).prompt;

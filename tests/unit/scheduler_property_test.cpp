@@ -96,9 +96,17 @@ class Simulation {
       if (draw(0, 2) == 0) {  // leaves the shared prefix somewhere
         request.prompt[draw(0, length - 1)] = static_cast<TokenId>(draw(0, 63));
       }
-      request.max_tokens = std::min(draw(1, max_output), longest - length);
       request.priority = static_cast<std::int32_t>(draw(0, 2));
       request.cache_salt = draw(0, 3) == 0 ? "tenant" : "";
+      if (i > 0 && draw(0, 3) == 0) {  // another choice of the one before, perhaps of its choice
+        const Request& other = clients_.back().request;
+        request.prompt = other.prompt;
+        request.cache_salt = other.cache_salt;
+        request.priority = other.priority;
+        request.fork_of = other.fork_of != 0 ? other.fork_of : other.id;
+      }
+      request.max_tokens = std::min(draw(1, max_output),
+                                    longest - static_cast<std::uint32_t>(request.prompt.size()));
       // The seed names the request in every SlotOpen.
       request.sampling.seed = request.id;
       request.sampling.ignore_eos = draw(0, 5) == 0;
@@ -261,6 +269,7 @@ TEST_P(SchedulerProperty, EveryRequestGetsItsTokensAndNothingLeaks) {
   constexpr int kSeedsPerCase = 60;
   std::uint64_t preemptions = 0;
   std::uint64_t cached = 0;
+  std::uint64_t copied = 0;
   std::uint64_t dropped = 0;
   for (int i = 0; i < kSeedsPerCase; ++i) {
     const auto seed = static_cast<std::uint64_t>(GetParam() * kSeedsPerCase + i);
@@ -272,11 +281,13 @@ TEST_P(SchedulerProperty, EveryRequestGetsItsTokensAndNothingLeaks) {
     }
     preemptions += simulation.final_stats().preemptions;
     cached += simulation.final_stats().prompt_tokens_cached;
+    copied += simulation.final_stats().pages_copied;
     dropped += simulation.final_stats().tokens_dropped;
   }
   // The runs must have been hard enough to mean something.
   EXPECT_GT(preemptions, 0U);
   EXPECT_GT(cached, 0U);
+  EXPECT_GT(copied, 0U);
   EXPECT_GT(dropped, 0U);
 }
 

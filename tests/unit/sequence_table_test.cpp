@@ -65,6 +65,31 @@ TEST_F(SequenceTableTest, PrefilledSequenceBecomesADecodeRowWithoutBeingListed) 
   EXPECT_EQ(batch_.spans[0].pages[0], 5U);
 }
 
+TEST_F(SequenceTableTest, ACopiedPageHoldsTheStartOfTheSlot) {
+  AttentionLanePlan plan = prefill(2, 1, {12}, {});
+  plan.opens[0].cached_pages = {3};
+  plan.opens[0].copy_page = PageCopy{.source = 5, .target = 9, .num_tokens = 3};
+  plan.pieces[0].start_position = 7;
+  ASSERT_TRUE(table_.build(plan, batch_));
+  ASSERT_EQ(batch_.copies.size(), 1U);
+  EXPECT_EQ(batch_.copies[0], (PageCopy{5, 9, 3}));
+  EXPECT_EQ(batch_.spans[0].start_position, 7U);
+  EXPECT_EQ(batch_.spans[0].pages[0], 3U);
+  EXPECT_EQ(batch_.spans[0].pages[1], 9U);
+  sample(13);
+  ASSERT_FALSE(table_.build(decode(1), batch_)) << "the next token needs a page";
+
+  for (const PageCopy bad :
+       {PageCopy{16, 9, 3}, PageCopy{5, 16, 3}, PageCopy{5, 9, 0}, PageCopy{5, 9, 4}}) {
+    table_.reset();
+    plan.opens[0].copy_page = bad;
+    EXPECT_THAT(table_.build(plan, batch_).message(), HasSubstr("page"));
+  }
+  table_.reset();
+  ASSERT_TRUE(table_.build(prefill(0, 1, {1}, {0}), batch_));
+  EXPECT_TRUE(batch_.copies.empty()) << "nothing is copied twice";
+}
+
 TEST_F(SequenceTableTest, LanesKeepTheirOwnRows) {
   ASSERT_TRUE(table_.build(prefill(0, 1, {1}, {0}, 0), batch_));
   sample(50);

@@ -103,7 +103,7 @@ struct FaultConfig {
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t heartbeat_timeout_ms = 5000;  ///< silence after which a server is lost
   std::uint32_t stall_timeout_ms = 10000;
-  std::uint32_t drain_timeout_ms = 30000;  ///< SIGTERM: running requests may finish so long
+  std::uint32_t drain_timeout_ms = 3000;  ///< SIGTERM: running requests may finish so long
   friend bool operator==(const FaultConfig&, const FaultConfig&) = default;
 };
 

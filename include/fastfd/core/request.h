@@ -43,6 +43,9 @@ struct Request {
   std::uint32_t max_tokens = 16;  ///< at least 1
   std::int32_t priority = 0;      ///< larger runs first
   std::string cache_salt;         ///< separates prefix-cache entries of tenants
+  /// Another choice of that request (`n` > 1), submitted before: it waits until that one's prompt
+  /// is computed and shares its pages. 0, or a request that is gone or has another prompt: alone.
+  RequestId fork_of = 0;
   SteadyTime arrival{};
 };
 

@@ -32,14 +32,25 @@
 
 namespace fastfd {
 
+/// The partial last page of a prompt that several choices share: each needs its own to go on in.
+struct PageCopy {
+  PageId source = 0;
+  PageId target = 0;
+  std::uint32_t num_tokens = 0;  ///< 1 .. page_size - 1, from the page's start
+  friend bool operator==(const PageCopy&, const PageCopy&) = default;
+};
+
 /// Starts a sequence (again): forgets whatever the slot held.
 struct SlotOpen {
   SlotId slot = 0;
   Generation generation = 0;
-  std::uint32_t prompt_len = 0;        ///< tokens of the client's prompt
-  std::vector<PageId> cached_pages;    ///< prefix-cache hit: full pages that already hold the start
+  std::uint32_t prompt_len = 0;  ///< tokens of the client's prompt
+  /// Full pages that already hold the start: a prefix-cache hit, or the pages of another choice.
+  std::vector<PageId> cached_pages;
   std::vector<TokenId> output_tokens;  ///< emitted before a preemption; only if penalties need them
   SamplingParams sampling;
+  /// Copied in all layers before the lane's first layer; the target follows cached_pages.
+  std::optional<PageCopy> copy_page;
   friend bool operator==(const SlotOpen&, const SlotOpen&) = default;
 };
 

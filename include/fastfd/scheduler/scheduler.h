@@ -38,6 +38,7 @@ struct SchedulerStats {
   std::uint64_t tokens_dropped = 0;    ///< computed past an end that was seen late
   std::uint64_t prompt_tokens_computed = 0;
   std::uint64_t prompt_tokens_cached = 0;
+  std::uint64_t pages_copied = 0;  ///< partial pages of a prompt with several choices
   std::uint64_t preemptions = 0;
   std::uint64_t lane_barriers = 0;  ///< bubbles by re-partitioning lanes
   std::uint64_t requests_finished = 0;
