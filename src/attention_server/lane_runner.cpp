@@ -129,14 +129,13 @@ Status LaneRunner::combine(const transport::HopId& hop, const LaneBatch& batch) 
                       weights_->layers[hop.layer + 1].input_norm.data(), normed_.data());
 }
 
-Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch) {
+Status LaneRunner::attend(const transport::HopId& hop, const LaneBatch& batch) {
   const auto& layer = weights_->layers[hop.layer];
-  const std::int64_t num_rows = batch.num_rows;
-  float* residual = lanes_[hop.lane].residual.data();
-  auto status = gemm(normed_.data(), num_rows, layer.qkv, qkv_.data(), false, options_.precision);
+  auto status =
+      gemm(normed_.data(), batch.num_rows, layer.qkv, qkv_.data(), false, options_.precision);
   if (status) {
     status = kernels::launch_qk_norm_rope(
-        {.num_rows = num_rows,
+        {.num_rows = batch.num_rows,
          .num_q_heads = spec_.num_q_heads,
          .num_kv_heads = spec_.num_kv_heads,
          .head_dim = spec_.head_dim,
@@ -160,24 +159,28 @@ Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBa
         stream_);
   }
   if (status) {
-    status = gemm(attention_out_.data(), num_rows, layer.out, residual, true, options_.precision);
+    status = gemm(attention_out_.data(), batch.num_rows, layer.out,
+                  lanes_[hop.lane].residual.data(), true, options_.precision);
   }
-  if (status) {
-    status = kernels::launch_rms_norm({.num_rows = num_rows,
-                                       .dim = spec_.hidden_dim,
-                                       .x = residual,
-                                       .weight = layer.post_norm.data(),
-                                       .y = normed_.data(),
-                                       .eps = spec_.rms_eps},
-                                      stream_);
-  }
+  return status;
+}
+
+Status LaneRunner::route(const transport::HopId& hop, const LaneBatch& batch) {
+  const auto& layer = weights_->layers[hop.layer];
+  auto status = kernels::launch_rms_norm({.num_rows = batch.num_rows,
+                                          .dim = spec_.hidden_dim,
+                                          .x = lanes_[hop.lane].residual.data(),
+                                          .weight = layer.post_norm.data(),
+                                          .y = normed_.data(),
+                                          .eps = spec_.rms_eps},
+                                         stream_);
   if (status) {
     // Routes are decided in float whatever the precision: a flipped route is a different network.
-    status = gemm(normed_.data(), num_rows, layer.router, router_logits_.data(), false,
+    status = gemm(normed_.data(), batch.num_rows, layer.router, router_logits_.data(), false,
                   Precision::kFloat32);
   }
   if (status) {
-    status = kernels::launch_router({.num_rows = num_rows,
+    status = kernels::launch_router({.num_rows = batch.num_rows,
                                      .num_experts = spec_.num_experts,
                                      .top_k = spec_.experts_per_token,
                                      .logits = router_logits_.data(),
@@ -186,9 +189,10 @@ Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBa
                                      .weights = route_weights_.data()},
                                     stream_);
   }
-  if (!status) {
-    return status;
-  }
+  return status;
+}
+
+Status LaneRunner::dispatch(const transport::HopId& hop, const LaneBatch& batch) {
   const std::uint32_t num_servers = port_->num_ffn_servers();
   for (ServerRank rank = 0; rank < num_servers; ++rank) {
     const auto writer = port_->dispatch_buffer(rank, hop);
@@ -197,17 +201,17 @@ Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBa
                       .route_experts = writer.route_experts,
                       .route_weights = writer.route_weights};
   }
-  status = kernels::launch_dispatch({.num_rows = num_rows,
-                                     .hidden_dim = spec_.hidden_dim,
-                                     .top_k = spec_.experts_per_token,
-                                     .hidden = normed_.data(),
-                                     .experts = experts_.data(),
-                                     .weights = route_weights_.data(),
-                                     .dtype = options_.dispatch_dtype,
-                                     .placement = placement_,
-                                     .attention_rank = options_.rank,
-                                     .targets = targets_,
-                                     .row_index = lanes_[hop.lane].window_rows.data()});
+  auto status = kernels::launch_dispatch({.num_rows = batch.num_rows,
+                                          .hidden_dim = spec_.hidden_dim,
+                                          .top_k = spec_.experts_per_token,
+                                          .hidden = normed_.data(),
+                                          .experts = experts_.data(),
+                                          .weights = route_weights_.data(),
+                                          .dtype = options_.dispatch_dtype,
+                                          .placement = placement_,
+                                          .attention_rank = options_.rank,
+                                          .targets = targets_,
+                                          .row_index = lanes_[hop.lane].window_rows.data()});
   if (!status) {
     return status;
   }
@@ -218,6 +222,14 @@ Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBa
     port_->send_dispatch(rank, hop, targets_[rank].num_rows, targets_[rank].num_routes);
   }
   return Status::ok();
+}
+
+Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch) {
+  auto status = attend(hop, batch);
+  if (status) {
+    status = route(hop, batch);
+  }
+  return status ? dispatch(hop, batch) : status;
 }
 
 Status LaneRunner::sample(const transport::HopId& hop, const LaneBatch& batch,

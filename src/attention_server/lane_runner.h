@@ -14,7 +14,7 @@
 
 namespace fastfd::attention_server {
 
-/// The arithmetic of one lane on the CPU, between two hops: everything of DESIGN section 4 that is
+/// The arithmetic of one lane on the CPU, between two hops: everything of a step that is
 /// not waiting. Holds each lane's residual stream; scratch is shared, because lanes take turns.
 /// Used by the loop thread only.
 class LaneRunner {
@@ -26,9 +26,9 @@ class LaneRunner {
   void begin_epoch(transport::AttentionPort* port, const ExpertPlacement* placement,
                    const std::atomic<bool>* abort);
 
-  /// Embeds the batch: the lane's residual stream starts.
   /// Gives slots that share a prompt their own copy of its partial page.
   void copy_pages(const LaneBatch& batch);
+  /// The lane's residual stream starts.
   Status embed(LaneId lane, const LaneBatch& batch);
 
   /// Adds the FFN servers' answer of `hop` to the residual stream and normalises for the next
@@ -50,6 +50,9 @@ class LaneRunner {
     std::vector<std::int32_t> window_rows;  // [num_ffn_servers, num_rows] of the last dispatch
   };
 
+  Status attend(const transport::HopId& hop, const LaneBatch& batch);
+  Status route(const transport::HopId& hop, const LaneBatch& batch);
+  Status dispatch(const transport::HopId& hop, const LaneBatch& batch);
   Status combine_rows(const transport::HopId& hop, std::span<const std::uint32_t> rows,
                       std::uint32_t num_rows, float* residual, const float* norm_weight,
                       float* normed);

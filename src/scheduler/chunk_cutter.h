@@ -28,7 +28,7 @@ struct Piece {
   bool samples = false;
 };
 
-/// Cuts the chunks of one attention server over its lanes (DESIGN 5): predicted lane times come out
+/// Cuts the chunks of one attention server over its lanes: predicted lane times come out
 /// equal, a chunk's pieces ascend with the lanes, and where a prompt ends, so that its decode row
 /// will live there, decode rows stay evenly dealt. Keeps scratch memory between calls.
 class ChunkCutter {

@@ -23,7 +23,7 @@ struct LayerTimes {
   double layer_us = 0;      ///< max(B T_a, B T_f, T_a + T_f + T_c)
 };
 
-/// Chooses the number of lanes by DESIGN 4's cost of a layer, from measured times. Changes seldom:
+/// Chooses the number of lanes by the cost of a layer (docs/architecture.md), from measured times. Changes seldom:
 /// a change costs a bubble, so it must promise kMinGain in kConfirmations evaluations in a row.
 class LaneCount {
  public:

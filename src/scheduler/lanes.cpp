@@ -37,11 +37,6 @@ void LaneTable::clear_leaves() {
   }
 }
 
-bool LaneTable::has_leaves() const {
-  return std::any_of(lanes_.begin(), lanes_.end(),
-                     [](const Lane& lane) { return !lane.leaves.empty(); });
-}
-
 void LaneTable::repartition(std::uint32_t num_lanes, const CostModel& cost) {
   std::vector<std::pair<double, Sequence*>> all;
   all.reserve(num_rows_);

@@ -35,7 +35,6 @@ class LaneTable {
   void leave_at_once(Sequence* sequence);
   /// A plan has named the leaves.
   void clear_leaves();
-  bool has_leaves() const;
 
   /// Every row moves on by one position. Calls `ended` for each row whose tokens are all planned
   /// now, after removing it.

@@ -1,4 +1,4 @@
-// Lanes, participants, placement (PROTOCOL 3, DESIGN 5).
+// Lanes, participants, placement (PROTOCOL 3).
 
 #include <gtest/gtest.h>
 

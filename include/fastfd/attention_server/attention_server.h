@@ -31,8 +31,8 @@ using ResultSink = std::function<void(LaneResult)>;
 /// failed. The loop has stopped; the coordinator decides what follows.
 using FailureSink = std::function<void(Status)>;
 
-/// Paged KV cache, attention weights, router, LM head and sampling of one rank, and the loop of
-/// DESIGN section 4 on a thread of its own. Starts idle: no epoch, no plans.
+/// Paged KV cache, attention weights, router, LM head and sampling of one rank, and the layer
+/// loop on a thread of its own. Starts idle: no epoch, no plans.
 class AttentionServer final : public ServerLoop {
  public:
   AttentionServer(const AttentionServerOptions& options, const model::ModelSpec& spec,

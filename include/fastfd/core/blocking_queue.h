@@ -22,12 +22,6 @@ class BlockingQueue {
     not_empty_.notify_one();
   }
 
-  /// Never blocks.
-  std::optional<T> try_pop() {
-    const std::lock_guard lock(mutex_);
-    return take();
-  }
-
   /// Blocks until there is an item or the queue is closed (then nullopt once it is empty).
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
@@ -42,7 +36,7 @@ class BlockingQueue {
     return take();
   }
 
-  /// Wakes every waiter; later pushes are still delivered to try_pop.
+  /// Wakes every waiter; later pushes are still delivered to pop.
   void close() {
     {
       const std::lock_guard lock(mutex_);
