@@ -40,5 +40,7 @@ struct DispatchParams {
 /// Fills targets and row_index. Routes of a row keep the router's order. An expert id that the
 /// placement does not know is kInternal.
 Status launch_dispatch(const DispatchParams& params);
+/// The same, one server after the other. Every expert id must be valid.
+void reference_dispatch(const DispatchParams& params);
 
 }  // namespace fastfd::kernels
