@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "fastfd/attention_server/attention_server.h"
 #include "fastfd/core/blocking_queue.h"
@@ -64,28 +65,50 @@ class TwoServersTest : public ::testing::TestWithParam<Precision> {
     ffn_->begin_epoch(1, fabric_->ffn_port(0));
   }
 
+  // Publishes steps at once. The attention server has all of them before the first layer is
+  // answered, so that whatever it may overlap, it does.
+  void submit(std::vector<AttentionStepPlan> plans) {
+    std::vector<FfnStepPlan> ffn_plans;
+    for (AttentionStepPlan& plan : plans) {
+      plan.epoch = 1;
+      plan.step = ++step_;
+      FfnStepPlan& ffn = ffn_plans.emplace_back();
+      ffn.epoch = 1;
+      ffn.step = step_;
+      ffn.num_lanes = plan.num_lanes;
+      for (AttentionLanePlan& lane : plan.lanes) {
+        lane.participants = 1;
+        FfnLanePlan& ffn_lane = ffn.lanes.emplace_back();
+        ffn_lane.lane = lane.lane;
+        ffn_lane.participants = 1;
+      }
+      attention_->submit_plan(std::move(plan));
+    }
+    for (const FfnStepPlan& ffn : ffn_plans) {
+      ffn_->submit_plan(ffn);
+    }
+  }
+
+  std::optional<LaneResult> next_result() {
+    return results_.pop_until(std::chrono::steady_clock::now() + 60s);
+  }
+
   std::optional<SampledToken> run(AttentionLanePlan lane) {
-    ++step_;
-    lane.participants = 1;
-    FfnStepPlan ffn;
-    ffn.epoch = 1;
-    ffn.step = step_;
-    ffn.lanes.emplace_back().participants = 1;
     AttentionStepPlan plan;
-    plan.epoch = 1;
-    plan.step = step_;
     plan.lanes.push_back(std::move(lane));
-    ffn_->submit_plan(ffn);
-    attention_->submit_plan(plan);
-    const auto result = results_.pop_until(std::chrono::steady_clock::now() + 60s);
+    submit({std::move(plan)});
+    const auto result = next_result();
     if (!result || result->tokens.size() != 1) {
       return std::nullopt;
     }
     return result->tokens[0];
   }
 
-  // Greedy tokens of one prompt, with the log-probabilities of the 8 likeliest.
-  std::vector<SampledToken> generate(const testing::GoldenPrompt& prompt) {
+  // Greedy tokens of one prompt, with the log-probabilities of the 8 likeliest: each step is
+  // awaited before the next is published.
+  std::vector<SampledToken> generate(const testing::GoldenPrompt& prompt,
+                                     std::size_t max_tokens = 1000) {
+    max_tokens = std::min(max_tokens, prompt.output_ids.size());
     std::vector<SampledToken> tokens;
     AttentionLanePlan first;
     first.num_rows = static_cast<std::uint32_t>(prompt.prompt_ids.size());
@@ -110,7 +133,7 @@ class TwoServersTest : public ::testing::TestWithParam<Precision> {
     auto token = run(std::move(first));
     while (token) {
       tokens.push_back(*token);
-      if (tokens.size() == prompt.output_ids.size()) {
+      if (tokens.size() == max_tokens) {
         break;
       }
       AttentionLanePlan decode;
@@ -169,6 +192,153 @@ TEST_P(TwoServersTest, GreedyTokensAndLogprobsAreThoseOfTransformers) {
   std::cout << "largest deviation of a log-probability: " << worst << '\n';
 }
 
+// Four prompts on two lanes: slots 0 and 1 in lane 0, slots 2 and 3 in lane 1.
+class TwoLanesTest : public TwoServersTest {
+ protected:
+  static constexpr std::uint32_t kNumSlots = 4;
+  static constexpr std::size_t kNumTokens = 7;
+  static constexpr std::uint32_t kSlotsPerLane = 2;
+  // Slots by lane.
+  using Lanes = std::array<std::vector<SlotId>, 2>;
+  static inline const Lanes kHome = {{{0, 1}, {2, 3}}};
+  static inline const Lanes kSwapped = {{{2, 3}, {1, 0}}};
+
+  TwoLanesTest() {
+    for (const auto& prompt : testing::load_golden(kModelDir).prompts) {
+      // Wide leads, and lengths that differ.
+      if (prompts_.size() < kNumSlots && prompt.output_ids.size() >= kNumTokens &&
+          prompt.smallest_gap > 4.0 && prompt.prompt_ids.size() < 2 * kPageSize) {
+        prompts_.push_back(prompt);
+      }
+    }
+  }
+
+  // All prompts as whole pieces, with pages for all their tokens. The row lists are empty before:
+  // whatever ran in the slots has gone.
+  AttentionStepPlan prefill() {
+    AttentionStepPlan plan = decode();
+    plan.barrier = true;
+    ++generation_;
+    for (AttentionLanePlan& lane : plan.lanes) {
+      lane.num_rows = 0;
+      lane.rows.emplace();
+      for (const SlotId slot : kHome[lane.lane]) {
+        SlotOpen& open = lane.opens.emplace_back();
+        open.slot = slot;
+        open.generation = generation_;
+        open.prompt_len = prompt_len(slot);
+        open.sampling.temperature = 0.0F;
+        open.sampling.num_logprobs = 8;
+        PrefillPiece& piece = lane.pieces.emplace_back();
+        piece.slot = slot;
+        piece.generation = generation_;
+        piece.tokens = prompts_[slot].prompt_ids;
+        piece.new_pages = {slot * 3, slot * 3 + 1, slot * 3 + 2};
+        piece.samples = true;
+        lane.num_rows += prompt_len(slot);
+      }
+    }
+    return plan;
+  }
+
+  static AttentionStepPlan decode() {
+    AttentionStepPlan plan;
+    plan.num_lanes = 2;
+    for (LaneId lane = 0; lane < 2; ++lane) {
+      AttentionLanePlan& lane_plan = plan.lanes.emplace_back();
+      lane_plan.lane = lane;
+      lane_plan.num_rows = kSlotsPerLane;
+    }
+    return plan;
+  }
+
+  // Decode step number `n` (the first after the prompts is 1) with the rows in other lanes. What
+  // they feed, the server alone knows.
+  AttentionStepPlan move_rows(std::uint32_t n, const Lanes& lanes) const {
+    AttentionStepPlan plan = decode();
+    plan.barrier = true;
+    for (AttentionLanePlan& lane : plan.lanes) {
+      lane.rows.emplace();
+      for (const SlotId slot : lanes[lane.lane]) {
+        DecodeRow& row = lane.rows->emplace_back();
+        row.slot = slot;
+        row.generation = generation_;
+        row.position = prompt_len(slot) + n - 1;
+      }
+    }
+    return plan;
+  }
+
+  std::uint32_t prompt_len(SlotId slot) const {
+    return static_cast<std::uint32_t>(prompts_[slot].prompt_ids.size());
+  }
+
+  std::vector<testing::GoldenPrompt> prompts_;  // by slot
+};
+
+// PROTOCOL 3: a step that moves rows waits for all lanes of the step before. Without the wait, lane
+// 0 feeds what its new rows sampled a step too early.
+TEST_P(TwoLanesTest, RowsMovedAtABarrierFeedTheTokensThatTheirOldLaneSampled) {
+  ASSERT_EQ(prompts_.size(), kNumSlots);
+  std::vector<std::vector<SampledToken>> expected;
+  for (const auto& prompt : prompts_) {
+    expected.push_back(generate(prompt, kNumTokens));
+    ASSERT_EQ(expected.back().size(), kNumTokens);
+  }
+  submit({prefill(), decode(), move_rows(2, kSwapped), decode(), move_rows(4, kHome),
+          move_rows(5, kSwapped), decode()});
+  std::map<SlotId, std::vector<SampledToken>> tokens;
+  for (std::size_t i = 0; i < 2 * kNumTokens; ++i) {
+    const auto result = next_result();
+    ASSERT_TRUE(result) << "after " << i << " results";
+    for (const SampledToken& token : result->tokens) {
+      tokens[token.slot].push_back(token);
+    }
+  }
+  for (SlotId slot = 0; slot < kNumSlots; ++slot) {
+    ASSERT_EQ(tokens[slot].size(), kNumTokens);
+    for (std::size_t i = 0; i < kNumTokens; ++i) {
+      EXPECT_EQ(tokens[slot][i].position, prompt_len(slot) + i);
+      EXPECT_EQ(tokens[slot][i].token, prompts_[slot].output_ids[i])
+          << prompts_[slot].id << " token " << i;
+      EXPECT_EQ(tokens[slot][i].top_logprobs, expected[slot][i].top_logprobs)
+          << prompts_[slot].id << " token " << i;
+    }
+  }
+}
+
+// What the counter of overlapped steps is made of.
+TEST_P(TwoLanesTest, OnlyAStepThatBeginsBeforeTheOneBeforeHasFinishedIsOverlapped) {
+  ASSERT_EQ(prompts_.size(), kNumSlots);
+  // By (step, lane), of steps that are published together.
+  const auto overlapped = [this](std::vector<AttentionStepPlan> plans) {
+    const std::size_t count = 2 * plans.size();
+    std::map<std::pair<StepId, LaneId>, bool> flags;
+    const StepId before = step_;
+    submit(std::move(plans));
+    while (flags.size() < count) {
+      const auto result = next_result();
+      if (!result) {
+        ADD_FAILURE() << "no result";
+        break;
+      }
+      flags[{result->step - before, result->lane}] = result->overlapped;
+    }
+    return flags;
+  };
+  using Flags = std::map<std::pair<StepId, LaneId>, bool>;
+  const Flags awaited = {{{1, 0}, false}, {{1, 1}, false}};
+  EXPECT_EQ(overlapped({prefill()}), awaited);
+  EXPECT_EQ(overlapped({decode()}), awaited);
+  const Flags at_once = {{{1, 0}, false}, {{1, 1}, false}, {{2, 0}, true}, {{2, 1}, false}};
+  EXPECT_EQ(overlapped({decode(), decode()}), at_once);
+  const Flags at_a_barrier = {{{1, 0}, false}, {{1, 1}, false}, {{2, 0}, false}, {{2, 1}, false}};
+  EXPECT_EQ(overlapped({decode(), move_rows(5, kSwapped)}), at_a_barrier);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, TwoLanesTest,
+                         ::testing::Values(Precision::kFloat32, Precision::kBFloat16),
+                         [](const auto& instance) { return to_string(instance.param); });
 INSTANTIATE_TEST_SUITE_P(Precisions, TwoServersTest,
                          ::testing::Values(Precision::kFloat32, Precision::kBFloat16),
                          [](const auto& instance) { return to_string(instance.param); });
