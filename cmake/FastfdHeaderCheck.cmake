@@ -1,5 +1,5 @@
 # Every public header compiles alone, and twice: one translation unit a header, built with the rest.
-if(NOT FASTFD_BUILD_TESTS)
+if(NOT FASTFD_BUILD_TESTS OR FASTFD_SANITIZE)
   return()
 endif()
 
