@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -17,28 +18,11 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from launched_cluster import PATIENCE_S, Cluster, free_ports, wait_until  # noqa: E402
+from launched_cluster import (PATIENCE_S, Cluster, free_ports, logged_at,  # noqa: E402
+                              open_stream, post, started_at, wait_until)
 
 FASTFD = None
 MODEL = pathlib.Path("models/atlas-moe")
-
-
-def open_stream(address, **fields):
-    """Starts a streaming completion and returns (connection, response)."""
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-    body = {"model": "atlas-moe", "prompt": "Once", "stream": True, "ignore_eos": True,
-            "temperature": 0, "max_tokens": 1500} | fields
-    connection.request("POST", "/v1/completions", json.dumps(body),
-                       {"Content-Type": "application/json"})
-    return connection, connection.getresponse()
-
-
-def post(address, path, body):
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-    with contextlib.closing(connection):
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        return reply.status, json.loads(reply.read())
 
 
 class Processes:
@@ -51,9 +35,9 @@ class Processes:
         self.control = f"127.0.0.1:{control}"
         self.running = {}
 
-    def config(self, name, **scheduler):
+    def config(self, name, model=MODEL, **scheduler):
         values = {"max_batched_tokens": 512, "prefill_chunk": 256, "max_sequences": 64} | scheduler
-        text = (f"model: {{path: {MODEL}}}\n"
+        text = (f"model: {{path: {model}}}\n"
                 f"coordinator: {{http: \"{self.http}\", control: \"{self.control}\"}}\n"
                 "attention: {servers: 1}\nffn: {servers: 1}\n"
                 "scheduler: {" + ", ".join(f"{k}: {v}" for k, v in values.items()) + "}\n")
@@ -151,14 +135,30 @@ class StartTest(unittest.TestCase):
         self.assertIn("512", log)
         self.assertIn("256", log)
 
-    def test_a_taken_port_is_named_before_the_weights_load(self):
+    def model_with_a_broken_tokenizer(self):
+        folder = pathlib.Path(self.processes.folder.name) / "atlas-moe"
+        folder.mkdir()
+        for file in MODEL.resolve().iterdir():
+            if file.name != "tokenizer.json":
+                (folder / file.name).symlink_to(file)
+        (folder / "tokenizer.json").write_text('{"model": ')
+        return folder
+
+    def test_a_taken_port_is_named_before_the_model_is_read(self):
+        config = self.processes.config("cluster", model=self.model_with_a_broken_tokenizer())
+
+        def said_at_the_end():
+            self.processes.start("coordinator", config)
+            status = self.processes.running["coordinator"].wait(timeout=PATIENCE_S)
+            self.assertEqual(status, 1)
+            return self.processes.log("coordinator")
         host, port = self.processes.http.split(":")
         with socket.create_server((host, int(port))):
-            self.processes.start("coordinator", self.processes.config("cluster"))
-            status = self.processes.running["coordinator"].wait(timeout=PATIENCE_S)
-        self.assertEqual(status, 1)
-        self.assertIn(port, self.processes.log("coordinator"))
-        self.assertNotIn("loaded", self.processes.log("coordinator"))
+            said = said_at_the_end()
+            self.assertIn(port, said)
+            self.assertNotIn("tokenizer", said)
+        # With the port free it is the model that it stumbles over.
+        self.assertIn("tokenizer.json", said_at_the_end())
 
 
 class ServingTest(unittest.TestCase):
@@ -166,6 +166,16 @@ class ServingTest(unittest.TestCase):
         self.cluster = Cluster(FASTFD)
         self.addCleanup(self.cluster.close)
         self.cluster.wait_ready()
+
+    def test_all_processes_load_side_by_side(self):
+        joined = [line for line in self.cluster.log_text().splitlines() if " joined (pid " in line]
+        self.assertEqual(len(joined), 4, joined)
+        pids = [int(re.search(r"\(pid (\d+)", line)[1]) for line in joined]
+        self.assertEqual(sorted(pids + [self.cluster.children()["coordinator"]]),
+                         sorted(self.cluster.children().values()))
+        first_joined = min(map(logged_at, joined))
+        for name, pid in self.cluster.children().items():
+            self.assertLess(started_at(pid), first_joined, name)
 
     def free_pages(self):
         return (self.cluster.metric("fastfd_kv_free_pages") +

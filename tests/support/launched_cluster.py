@@ -1,6 +1,10 @@
 """A cluster of processes for tests in Python."""
 
+import contextlib
+import datetime
+import http.client
 import json
+import os
 import pathlib
 import re
 import socket
@@ -37,16 +41,49 @@ def is_alive(pid):
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
+def started_at(pid):
+    """When a process was started, in seconds since 1970, to the clock tick."""
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    ticks = int(stat.rsplit(")", 1)[1].split()[19])
+    now_since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - now_since_boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def logged_at(line):
+    """The time that begins a line of a log, in seconds since 1970."""
+    return datetime.datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S.%f").timestamp()
+
+
+def post(address, path, body):
+    """Returns (status, answer)."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+def open_stream(address, **fields):
+    """Starts a streaming completion and returns (connection, response)."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    body = {"model": "atlas-moe", "prompt": "Once", "stream": True, "ignore_eos": True,
+            "temperature": 0, "max_tokens": 1500} | fields
+    connection.request("POST", "/v1/completions", json.dumps(body),
+                       {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
 class Cluster:
     """`fastfd launch FILE` on ports of its own."""
 
-    def __init__(self, fastfd, config="configs/quickstart.yaml"):
+    def __init__(self, fastfd, *options, config="configs/quickstart.yaml"):
         http, control = free_ports(2)
         self.http = f"127.0.0.1:{http}"
         self.control = f"127.0.0.1:{control}"
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.launcher = subprocess.Popen(
-            [fastfd, "launch", config, "--http", self.http, "--control", self.control],
+            [fastfd, "launch", config, "--http", self.http, "--control", self.control,
+             *options],
             stdout=self.log, stderr=self.log)
 
     def log_text(self):

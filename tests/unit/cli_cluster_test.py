@@ -12,19 +12,20 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from launched_cluster import PATIENCE_S, Cluster, is_alive, wait_until  # noqa: E402
+from launched_cluster import PATIENCE_S, Cluster, is_alive, open_stream, wait_until  # noqa: E402
 
 FASTFD = None
 
 
 class ClusterTest(unittest.TestCase):
     @contextlib.contextmanager
-    def cluster(self):
-        cluster = Cluster(FASTFD)
+    def cluster(self, *options):
+        cluster = Cluster(FASTFD, *options)
         try:
             cluster.wait_ready()
             yield cluster
@@ -100,6 +101,25 @@ class ClusterTest(unittest.TestCase):
             self.assertTrue(text.rstrip().endswith("data: [DONE]"), text[-200:])
             self.assertIn('"finish_reason":"length"', text.replace(" ", ""))
             self.assertEqual(cluster.launcher.wait(timeout=PATIENCE_S), 0)
+
+    def test_requests_that_outlast_the_drain_are_told_that_the_cluster_shuts_down(self):
+        with self.cluster("--drain-seconds", "0.5") as cluster, contextlib.ExitStack() as opened:
+            # Several, so that none ends by itself in the time.
+            streams = []
+            for _ in range(4):
+                connection, response = open_stream(cluster.http, max_tokens=2000)
+                opened.enter_context(contextlib.closing(connection))
+                self.assertEqual(response.status, 200)
+                response.readline()
+                streams.append(response)
+            signalled_at = time.monotonic()
+            self.assert_stops(cluster, lambda: cluster.launcher.send_signal(signal.SIGINT))
+            self.assertLess(time.monotonic() - signalled_at, 5)
+            for response in streams:
+                text = response.read().decode()
+                self.assertIn('"error"', text[-2000:])
+                self.assertIn("the cluster is shutting down", text[-2000:])
+                self.assertNotIn("was lost", text)
 
 
 if __name__ == "__main__":
