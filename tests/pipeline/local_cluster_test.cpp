@@ -3,9 +3,18 @@
 #include "fastfd/cluster/local_cluster.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
 #include <thread>
 
+#include "kernels/sampling/op.h"
 #include "support/collector.h"
 #include "support/golden.h"
 
@@ -53,14 +62,22 @@ class LocalClusterTest : public ::testing::Test {
   }
 
   std::vector<fastfd::testing::Collector::Answer> run(std::size_t first, std::size_t count) {
+    std::vector<Request> requests;
+    for (std::size_t i = first; i < first + count; ++i) {
+      requests.push_back(make_request(golden_.prompts[i]));
+    }
+    return run(std::move(requests));
+  }
+
+  // All at once.
+  std::vector<fastfd::testing::Collector::Answer> run(std::vector<Request> requests) {
     fastfd::testing::Collector collector;
     std::vector<RequestId> ids;
-    for (std::size_t i = first; i < first + count; ++i) {
-      auto request = make_request(golden_.prompts[i]);
+    for (Request& request : requests) {
       ids.push_back(request.id);
       EXPECT_TRUE(cluster_->engine().submit(std::move(request), &collector));
     }
-    EXPECT_TRUE(collector.wait_finished(count, kPatience));
+    EXPECT_TRUE(collector.wait_finished(ids.size(), kPatience));
     std::vector<fastfd::testing::Collector::Answer> answers;
     for (const RequestId id : ids) {
       answers.push_back(collector.take(id));
@@ -182,6 +199,124 @@ TEST_F(LocalClusterTest, ChoicesThatShareAPromptGetTheTokensTheyWouldGetAlone) {
             static_cast<double>(prompt.prompt_ids.size()) + 3.0);
 }
 
+// FAULTS 29: a draw is a function of (seed, position) and of what was said so far.
+class SampledTest : public LocalClusterTest {
+ protected:
+  static constexpr std::size_t kNumRequests = 12;
+  static constexpr std::int32_t kTopK = 5;
+
+  // Every third without penalties, whose counts a recompute must rebuild.
+  Request sampled_request(std::size_t index) {
+    Request request = make_request(golden_.prompts[index]);
+    request.max_tokens = 96;
+    request.sampling.temperature = 1.3F;
+    request.sampling.top_k = kTopK;
+    request.sampling.seed = 1000 + index;
+    request.sampling.num_logprobs = 20;
+    request.sampling.ignore_eos = true;
+    if (index % 3 != 0) {
+      request.sampling.presence_penalty = 0.4F;
+      request.sampling.frequency_penalty = 0.7F;
+    }
+    return request;
+  }
+
+  // Draws every token again, by the reference, from the log-probabilities that were reported with
+  // it. Returns how many could be.
+  std::size_t expect_draws(const Request& request,
+                           const fastfd::testing::Collector::Answer& answer) {
+    std::size_t num_drawn = 0;
+    SamplingParams params = request.sampling;
+    params.num_logprobs = -1;
+    kernels::TokenCounts counts;
+    for (std::size_t i = 0; i < answer.tokens.size(); ++i) {
+      const TokenEvent& event = answer.tokens[i];
+      std::vector<float> logits(vocab_size_, -std::numeric_limits<float>::infinity());
+      for (const TokenLogprob& top : event.top_logprobs) {
+        logits[static_cast<std::size_t>(top.token)] = top.logprob;
+      }
+      if (keeps_only_reported_tokens(params, counts, event)) {
+        ++num_drawn;
+        kernels::SamplingOutput output;
+        const kernels::SamplingRow row{
+            .logits = logits.data(),
+            .params = &params,
+            .counts = params.has_penalties() ? &counts : nullptr,
+            .position = static_cast<std::uint32_t>(request.prompt.size() + i),
+            .num_generated = static_cast<std::uint32_t>(i)};
+        kernels::reference_sampling({&row, 1}, static_cast<std::int64_t>(logits.size()),
+                                    {&output, 1});
+        EXPECT_EQ(event.token, output.token) << "token " << i << " of " << answer.tokens.size();
+      }
+      ++count_of(counts, event.token);
+    }
+    return num_drawn;
+  }
+
+  static std::uint32_t& count_of(kernels::TokenCounts& counts, TokenId token) {
+    for (auto& [counted, number] : counts) {
+      if (counted == token) {
+        return number;
+      }
+    }
+    return counts.emplace_back(token, 0).second;
+  }
+
+  // Whether the top_k likeliest after the penalties are surely among the tokens reported before
+  // them: enough of those must stay above the last.
+  static bool keeps_only_reported_tokens(const SamplingParams& params, kernels::TokenCounts counts,
+                                         const TokenEvent& event) {
+    if (!params.has_penalties()) {
+      return true;
+    }
+    const float last = event.top_logprobs.back().logprob;
+    std::int32_t num_above = 0;
+    for (const TokenLogprob& top : event.top_logprobs) {
+      const std::uint32_t number = count_of(counts, top.token);
+      const float penalty = number == 0 ? 0.0F
+                                        : params.presence_penalty +
+                                              params.frequency_penalty * static_cast<float>(number);
+      num_above += top.logprob - penalty > last ? 1 : 0;
+    }
+    return num_above >= params.top_k;
+  }
+
+  std::size_t vocab_size_ = 0;
+};
+
+TEST_F(SampledTest, PreemptedSequencesDrawTheSameTokens) {
+  auto config = make_config(1, 2);
+  // Just the longest sequence, in pages so small that a continuation takes many.
+  config.attention.kv_cache.page_size = 4;
+  config.attention.kv_cache.pages = config.model.max_model_len / 4;
+  config.attention.kv_cache.prefix_cache = false;
+  vocab_size_ = Blueprint(config).spec().vocab_size;
+  start(config);
+
+  std::vector<fastfd::testing::Collector::Answer> alone;
+  std::vector<Request> requests;
+  std::size_t num_drawn = 0;
+  for (std::size_t i = 0; i < kNumRequests; ++i) {
+    const Request request = sampled_request(i);
+    alone.push_back(run({request})[0]);
+    ASSERT_EQ(alone[i].tokens.size(), request.max_tokens) << alone[i].error;
+    num_drawn += expect_draws(request, alone[i]);
+    requests.push_back(sampled_request(i));
+  }
+  EXPECT_GE(num_drawn, kNumRequests * 96 / 2);
+  ASSERT_EQ(cluster_->metric("fastfd_preemptions_total"), 0.0);
+
+  const auto together = run(std::move(requests));
+  EXPECT_GT(cluster_->metric("fastfd_preemptions_total"), 0.0);
+  for (std::size_t i = 0; i < kNumRequests; ++i) {
+    ASSERT_EQ(together[i].tokens.size(), alone[i].tokens.size()) << together[i].error;
+    for (std::size_t t = 0; t < alone[i].tokens.size(); ++t) {
+      ASSERT_EQ(together[i].tokens[t].token, alone[i].tokens[t].token)
+          << golden_.prompts[i].id << " token " << t;
+    }
+  }
+}
+
 TEST_F(LocalClusterTest, AbortedRequestsGiveTheirPagesBackAndDisturbNobody) {
   start(make_config(2, 2));
   num_pages_ = 2 * 256;
@@ -205,6 +340,61 @@ TEST_F(LocalClusterTest, AbortedRequestsGiveTheirPagesBackAndDisturbNobody) {
     expect_golden(6);
   }
   EXPECT_TRUE(wait_idle());
+}
+
+// Processor time of this process, which no other on the machine adds to.
+double used_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Threads of this process that run or wait for a processor, without the caller.
+std::set<std::string> runnable_threads() {
+  std::set<std::string> found;
+  const std::string own = std::to_string(gettid());
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const std::size_t state = stat.rfind(") ");
+    if (task.path().filename() != own && state != std::string::npos && stat[state + 2] == 'R') {
+      found.insert(stat.substr(0, state + 1));
+    }
+  }
+  return found;
+}
+
+// PROTOCOL 3, no plan, no wait. Where other processes leave a thread that spins little processor
+// time, it shows by never sleeping.
+TEST_F(LocalClusterTest, WithoutPlansNothingSpins) {
+  for (const bool grpc : {false, true}) {
+    auto config = make_config(2, 2);
+    config.transport.spin_us = 50;
+    start(config, {.colocated = false, .grpc = grpc});
+    num_pages_ = 2 * 256;
+    expect_golden(4);
+    ASSERT_TRUE(wait_idle());
+    std::this_thread::sleep_for(100ms);  // the last reports are on their way
+    const double before = used_seconds();
+    const auto until = std::chrono::steady_clock::now() + 1s;
+    std::map<std::string, int> times_runnable;
+    int num_looks = 0;
+    for (; num_looks < 20 || std::chrono::steady_clock::now() < until; ++num_looks) {
+      std::this_thread::sleep_for(20ms);
+      for (const std::string& thread : runnable_threads()) {
+        ++times_runnable[thread];
+      }
+    }
+    EXPECT_LT(used_seconds() - before, 0.1) << (grpc ? "over gRPC" : "by direct calls");
+    for (const auto& [thread, times] : times_runnable) {
+      EXPECT_LE(times, num_looks / 2) << thread << " of " << num_looks << " looks";
+    }
+    expect_golden(4);
+  }
 }
 
 }  // namespace
