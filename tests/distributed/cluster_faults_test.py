@@ -168,8 +168,11 @@ class ServingTest(unittest.TestCase):
         self.cluster.wait_ready()
 
     def test_all_processes_load_side_by_side(self):
-        joined = [line for line in self.cluster.log_text().splitlines() if " joined (pid " in line]
-        self.assertEqual(len(joined), 4, joined)
+        def joined_lines():
+            lines = self.cluster.log_text().splitlines()
+            return [line for line in lines if " joined (pid " in line]
+        wait_until(lambda: len(joined_lines()) == 4, "word of all four servers")
+        joined = joined_lines()
         pids = [int(re.search(r"\(pid (\d+)", line)[1]) for line in joined]
         self.assertEqual(sorted(pids + [self.cluster.children()["coordinator"]]),
                          sorted(self.cluster.children().values()))
