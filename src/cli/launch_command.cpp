@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/host_port.h"
+#include "fastfd/cluster/roles.h"
 #include "fastfd/launcher/launch.h"
 
 namespace fastfd::cli {
@@ -77,6 +78,8 @@ int run(const config::ClusterConfig& loaded, const LaunchArguments& arguments) {
   const milliseconds drain(config.faults.drain_timeout_ms);
   options.drain_timeout = drain + milliseconds(400);
   options.stop_timeout = drain + milliseconds(1500);
+  // What every role would find: said once, and under the name of the user's file.
+  options.before_start = [&config] { cluster::check_servable(config); };
   return launcher::run_launch(config, options);
 }
 

@@ -29,9 +29,31 @@ Blueprint::Blueprint(config::ClusterConfig config)
                     config_.source.string(), config_.attention.kv_cache.pages,
                     config_.attention.kv_cache.page_size, pool_tokens, max_model_len()));
   }
+  refuse_what_does_not_fit();
   if (auto status = transport::validate(window_shape()); !status) {
     throw config::ConfigError(config_.source.string() + ": " + status.message());
   }
+}
+
+// Pages become resident as they are first used, so a pool that is too large would end the servers
+// in the middle of the day instead of at start-up.
+void Blueprint::refuse_what_does_not_fit() const {
+  const std::uint64_t host_bytes = config::HostFacts::detect().memory_bytes;
+  const double pools = static_cast<double>(kv_cache_bytes()) * config_.attention.servers;
+  if (host_bytes != 0 && pools > static_cast<double>(host_bytes)) {
+    throw config::ConfigError(
+        fmt::format("{}: attention.kv_cache.pages: {} servers x {:.1f} MiB of KV cache are more "
+                    "than the {:.1f} "
+                    "MiB of memory of this host; lower attention.kv_cache.pages",
+                    config_.source.string(), config_.attention.servers, mib(kv_cache_bytes()),
+                    mib(host_bytes)));
+  }
+}
+
+std::size_t Blueprint::kv_cache_bytes() const {
+  const auto& kv = config_.attention.kv_cache;
+  return std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size * spec_.num_kv_heads *
+         spec_.head_dim * dtype_bytes(kv.dtype);
 }
 
 std::uint32_t Blueprint::max_model_len() const {
@@ -130,15 +152,13 @@ control_plane::Contract Blueprint::contract() const {
 
 std::string Blueprint::describe_attention_memory() const {
   const auto& kv = config_.attention.kv_cache;
-  const std::size_t kv_bytes = std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size *
-                               spec_.num_kv_heads * spec_.head_dim * dtype_bytes(kv.dtype);
   const auto windows =
       transport::window_bytes(window_shape(), config_.attention.servers, config_.ffn.servers);
   return fmt::format(
       "KV cache {:.1f} MiB = 2 x {} layers x {} pages x {} tokens x {} heads x {} x {} bytes; "
       "windows up to {:.1f} MiB",
-      mib(kv_bytes), spec_.num_layers, kv.pages, kv.page_size, spec_.num_kv_heads, spec_.head_dim,
-      dtype_bytes(kv.dtype), mib(windows.per_attention_server));
+      mib(kv_cache_bytes()), spec_.num_layers, kv.pages, kv.page_size, spec_.num_kv_heads,
+      spec_.head_dim, dtype_bytes(kv.dtype), mib(windows.per_attention_server));
 }
 
 std::string Blueprint::describe_ffn_memory() const {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -7,7 +8,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 
+#include "cluster/process_key.h"
 #include "cluster/signal_watcher.h"
 #include "fastfd/cluster/blueprint.h"
 #include "fastfd/cluster/roles.h"
@@ -45,6 +48,13 @@ gateway::ServedModel served_model(const Blueprint& blueprint) {
   model.vocab_size = spec.vocab_size;
   model.eos_token_ids = spec.eos_token_ids;
   model.text = gateway::load_text_service(config.model.path);
+  if (model.text->vocab_size() > spec.vocab_size) {
+    // An attention server would have no embedding for what a client may write.
+    throw std::runtime_error(fmt::format(
+        "{}: tokenizer.json has token ids up to {}, but config.json's vocab_size is {}; use the "
+        "tokenizer that belongs to the checkpoint",
+        config.model.path.string(), model.text->vocab_size() - 1, spec.vocab_size));
+  }
   return model;
 }
 
@@ -56,9 +66,13 @@ coordinator::EngineOptions engine_options(const Blueprint& blueprint) {
   options.placement_version = blueprint.placement().version;
   options.heartbeat_timeout = milliseconds(faults.heartbeat_timeout_ms);
   options.stall_timeout = milliseconds(faults.stall_timeout_ms);
-  options.fence = [](Role role, ServerRank rank, std::uint32_t pid) {
-    spdlog::warn("killing {} (pid {})", control_plane::member_name(role, rank), pid);
-    kill(static_cast<pid_t>(pid), SIGKILL);
+  options.fence = [](Role role, ServerRank rank, std::uint32_t pid, const std::string& key) {
+    const std::string name = control_plane::member_name(role, rank);
+    if (const Status status = kill_process(pid, key); status) {
+      spdlog::warn("killed {} (pid {})", name, pid);
+    } else {
+      spdlog::warn("{} is not killed: {}; its windows are abandoned", name, status.message());
+    }
   };
   return options;
 }
@@ -113,6 +127,8 @@ void run(const config::ClusterConfig& config) {
 }
 
 }  // namespace
+
+void check_servable(const config::ClusterConfig& config) { served_model(Blueprint(config)); }
 
 int run_coordinator(const config::ClusterConfig& config) {
   init_logging("coordinator", config.log_level);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cluster/members.h"
+#include "cluster/process_key.h"
 #include "cluster/shm_connect.h"
 #include "cluster/signal_watcher.h"
 #include "fastfd/cluster/roles.h"
@@ -24,6 +25,7 @@ control_plane::Registration make_registration(const Blueprint& blueprint, Role r
   registration.rank = rank;
   registration.incarnation = incarnation;
   registration.pid = static_cast<std::uint32_t>(getpid());
+  registration.process_key = own_process_key();
   registration.data_plane_address = endpoint.address();
   registration.contract = blueprint.contract();
   return registration;

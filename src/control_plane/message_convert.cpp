@@ -110,6 +110,7 @@ void to_proto(const Registration& registration, v1::Registration* proto) {
   proto->set_rank(registration.rank);
   proto->set_incarnation(registration.incarnation);
   proto->set_pid(registration.pid);
+  proto->set_process_key(registration.process_key);
   proto->set_last_epoch(registration.last_epoch);
   proto->set_data_plane_address(registration.data_plane_address);
   to_proto(registration.contract, proto->mutable_contract());
@@ -119,6 +120,7 @@ ConvertError from_proto(const v1::Registration& proto, Registration* registratio
   registration->rank = proto.rank();
   registration->incarnation = proto.incarnation();
   registration->pid = proto.pid();
+  registration->process_key = proto.process_key();
   registration->last_epoch = proto.last_epoch();
   registration->data_plane_address = proto.data_plane_address();
   if (!from_proto(proto.role(), &registration->role)) {

@@ -134,6 +134,7 @@ class Engine::Impl {
       {
         const std::lock_guard lock(mutex_);
         now_ = Clock::now();
+        membership_.notice_own_pause(now_);
         for (auto& event : events) {
           std::visit([&](auto& value) { handle(value, &tokens); }, event);
         }
@@ -143,7 +144,7 @@ class Engine::Impl {
       }
       for (const auto& fence : fences) {
         if (options_.fence) {
-          options_.fence(fence.role, fence.rank, fence.pid);
+          options_.fence(fence.role, fence.rank, fence.pid, fence.process_key);
         }
       }
       publish();  // before emitting: servers without a plan stand still, a token can wait 100 us

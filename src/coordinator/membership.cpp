@@ -139,17 +139,22 @@ std::optional<SteadyTime> Membership::next_deadline() const {
   return next;
 }
 
+void Membership::notice_own_pause(SteadyTime now) {
+  const auto deadline = next_deadline();
+  if (!deadline || now - *deadline <= kOwnDelay) {
+    return;
+  }
+  spdlog::warn("the coordinator itself stood still; giving all servers their time again");
+  for (auto& member : members_) {
+    member.last_heard = now;
+    member.moved_at = now;
+  }
+  stop_deadline_ = now + options_.stop_timeout;
+}
+
 void Membership::check_deadlines(SteadyTime now) {
   const auto deadline = next_deadline();
   if (!deadline || now < *deadline) {
-    return;
-  }
-  if (now - *deadline > kOwnDelay) {
-    spdlog::warn("the coordinator itself stood still; giving all servers their time again");
-    for (auto& member : members_) {
-      member.last_heard = now;
-    }
-    stop_deadline_ = now + options_.stop_timeout;
     return;
   }
   if (options_.heartbeat_timeout.count() != 0) {
@@ -294,7 +299,8 @@ void Membership::remove(Member& member, const std::string& reason, SteadyTime no
 }
 
 void Membership::expel(Member& member, const std::string& reason, SteadyTime now) {
-  fences_.push_back({member.role, member.rank, member.registration.pid});
+  fences_.push_back(
+      {member.role, member.rank, member.registration.pid, member.registration.process_key});
   member.link->refuse(reason);
   remove(member, reason, now);
 }

@@ -39,6 +39,7 @@ class Membership {
     Role role;
     ServerRank rank;
     std::uint32_t pid;
+    std::string process_key;
   };
 
   explicit Membership(const MembershipOptions& options);
@@ -53,6 +54,11 @@ class Membership {
   void lost(control_plane::SessionId session, const std::string& reason, SteadyTime now);
   /// A step's results came: whoever failed or stalled before has recovered.
   void committed();
+
+  /// To be called before the events of a round are handed in. If the coordinator itself stood still
+  /// (a stopped process, a suspended machine), all servers get their time again: what they did
+  /// meanwhile is still on its way.
+  void notice_own_pause(SteadyTime now);
 
   /// When check_deadlines has something to look at next; nullopt: never.
   std::optional<SteadyTime> next_deadline() const;

@@ -53,6 +53,8 @@ class ModelTextService final : public TextService {
         chat_template_(ChatTemplate::from_folder(
             model_dir, ChatTemplate::Options{tokenizer_.special_tokens(), {}, {}})) {}
 
+  std::size_t vocab_size() const override { return tokenizer_.vocab_size(); }
+
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const override {
     try {
       return tokenizer_.encode(text, /*parse_special=*/true, add_special_tokens);

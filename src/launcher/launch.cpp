@@ -182,6 +182,9 @@ int run_launch(const config::ClusterConfig& config, const LaunchOptions& options
         "each server: use 'shm'");
   }
   check_ports_free(config);
+  if (options.before_start) {
+    options.before_start();
+  }
   const ConfigSnapshot snapshot(config);
   SupervisorOptions supervisor_options;
   supervisor_options.stop_timeout = options.stop_timeout;

@@ -112,6 +112,24 @@ class Checkpoint::File {
 
   std::uint64_t num_bytes() const { return num_bytes_; }
 
+  void read_at(std::uint64_t offset, void* out, std::uint64_t num_bytes) const {
+    auto* to = static_cast<char*>(out);
+    while (num_bytes > 0) {
+      const ssize_t got = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      if (got <= 0) {
+        const std::string why = got == 0 ? "it became shorter" : errno_text(errno);
+        throw ModelError(fmt::format("{}: can't be read ({}); check the disk and fetch it again",
+                                     path_.string(), why));
+      }
+      to += got;
+      offset += static_cast<std::uint64_t>(got);
+      num_bytes -= static_cast<std::uint64_t>(got);
+    }
+  }
+
   /// The JSON header, its length checked against the file's.
   std::string read_header() const {
     if (num_bytes_ < kLengthBytes) {
@@ -162,24 +180,6 @@ class Checkpoint::File {
   }
 
  private:
-  void read_at(std::uint64_t offset, void* out, std::uint64_t num_bytes) const {
-    auto* to = static_cast<char*>(out);
-    while (num_bytes > 0) {
-      const ssize_t got = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) {
-        continue;
-      }
-      if (got <= 0) {
-        const std::string why = got == 0 ? "it became shorter" : errno_text(errno);
-        throw ModelError(fmt::format("{}: can't be read ({}); check the disk and fetch it again",
-                                     path_.string(), why));
-      }
-      to += got;
-      offset += static_cast<std::uint64_t>(got);
-      num_bytes -= static_cast<std::uint64_t>(got);
-    }
-  }
-
   std::filesystem::path path_;
   int fd_ = -1;
   std::uint64_t num_bytes_ = 0;
@@ -189,6 +189,19 @@ Checkpoint::Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
+
+std::string Checkpoint::sample(const TensorInfo& tensor) const {
+  constexpr std::uint64_t kSampleBytes = 64;
+  const std::uint64_t length = std::min(tensor.num_bytes, kSampleBytes);
+  const std::uint64_t last = tensor.num_bytes - length;
+  std::string bytes(3 * length, '\0');
+  std::uint64_t at = 0;
+  for (const std::uint64_t offset : {std::uint64_t{0}, last / 2, last}) {
+    handles_[tensor.file_index]->read_at(tensor.file_offset + offset, &bytes[at], length);
+    at += length;
+  }
+  return bytes;
+}
 
 void Checkpoint::add_file(const std::filesystem::path& file) {
   auto handle = std::make_unique<File>(file);

@@ -47,6 +47,8 @@ std::uint64_t fingerprint(const HfConfig& config, const Checkpoint& checkpoint) 
     }
     digest.add(checkpoint.files()[tensor.file_index].filename().string());
     digest.add(tensor.file_offset);
+    // Two fine-tunes of one model differ in nothing else.
+    digest.add(checkpoint.sample(tensor));
   }
   return digest.value();
 }

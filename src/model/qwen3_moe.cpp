@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "model/architecture.h"
@@ -63,6 +64,7 @@ class Qwen3Moe final : public Architecture {
     const auto matrix = [&](const std::string& tensor, std::uint64_t rows, std::uint64_t cols) {
       checkpoint.require(tensor, Shape{rows, cols});
     };
+    refuse_further_layers(checkpoint, spec.num_layers);
     const std::uint64_t hidden = spec.hidden_dim;
     matrix("model.embed_tokens.weight", spec.vocab_size, hidden);
     vector("model.norm.weight", hidden);
@@ -134,6 +136,24 @@ class Qwen3Moe final : public Architecture {
   }
 
  private:
+  /// A config.json with fewer layers than the checkpoint would serve half a model.
+  static void refuse_further_layers(const Checkpoint& checkpoint, std::uint32_t num_layers) {
+    const std::string prefix = "model.layers.";
+    for (auto at = checkpoint.tensors().lower_bound(prefix);
+         at != checkpoint.tensors().end() && at->first.starts_with(prefix); ++at) {
+      const std::string& name = at->first;
+      std::uint64_t layer = 0;
+      const auto parsed =
+          std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+      if (parsed.ec == std::errc{} && layer >= num_layers) {
+        throw ModelError(fmt::format(
+            "{}: tensor {} belongs to no layer: config.json's num_hidden_layers is {}; use the "
+            "config.json that belongs to the checkpoint",
+            checkpoint.files()[at->second.file_index].string(), name, num_layers));
+      }
+    }
+  }
+
   static std::uint64_t q_dim(const ModelSpec& spec) {
     return std::uint64_t{spec.num_q_heads} * spec.head_dim;
   }

@@ -23,8 +23,9 @@ struct LayerTimes {
   double layer_us = 0;      ///< max(B T_a, B T_f, T_a + T_f + T_c)
 };
 
-/// Chooses the number of lanes by the cost of a layer (docs/architecture.md), from measured times. Changes seldom:
-/// a change costs a bubble, so it must promise kMinGain in kConfirmations evaluations in a row.
+/// Chooses the number of lanes by the cost of a layer (docs/architecture.md), from measured times.
+/// Changes seldom: a change costs a bubble, so it must promise kMinGain in kConfirmations
+/// evaluations in a row.
 class LaneCount {
  public:
   /// `num_layers` 0: inferred from how many layers the FFN pool runs for each committed lane.

@@ -146,7 +146,13 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::p
   }
   auto impl = std::make_unique<Impl>();
   for (const auto& [name, source] : sources) {
-    impl->templates.insert_or_assign(name, jinja::parse_template(source));
+    try {
+      impl->templates.insert_or_assign(name, jinja::parse_template(source));
+    } catch (const ChatTemplateError& error) {
+      throw ChatTemplateError(
+          error.kind(), error.line(),
+          fmt::format("{} (template \"{}\" of {})", error.reason(), name, folder.string()));
+    }
   }
   if (!impl->templates.contains("default") && impl->templates.size() > 1) {
     throw TextError(

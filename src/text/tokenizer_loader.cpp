@@ -263,12 +263,21 @@ class TokenizerLoader {
 
 namespace {
 
-Tokenizer load_named(std::string_view tokenizer_json, std::string_view config_json,
-                     std::string_view name) {
+template <typename Json>
+Json parse_named(std::string_view text, std::string_view name) {
   try {
-    const json tokenizer = json::parse(tokenizer_json);
-    const ordered_json config =
-        config_json.empty() ? ordered_json::object() : ordered_json::parse(config_json);
+    return Json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw TextError(fmt::format("{} is not valid JSON: {}", name, error.what()));
+  }
+}
+
+Tokenizer load_named(std::string_view tokenizer_json, std::string_view config_json,
+                     std::string_view name, std::string_view config_name) {
+  const auto tokenizer = parse_named<json>(tokenizer_json, name);
+  const auto config = config_json.empty() ? ordered_json::object()
+                                          : parse_named<ordered_json>(config_json, config_name);
+  try {
     return TokenizerLoader(tokenizer, config).load();
   } catch (const nlohmann::json::exception& error) {
     throw TextError(fmt::format("{} cannot be used: {}", name, error.what()));
@@ -284,12 +293,13 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   const auto config_path = folder / "tokenizer_config.json";
   const std::string config =
       std::filesystem::exists(config_path) ? text::read_text_file(config_path) : std::string();
-  return load_named(text::read_text_file(path), config, path.string());
+  return load_named(text::read_text_file(path), config, path.string(), config_path.string());
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,
                                std::string_view tokenizer_config_json) {
-  return load_named(tokenizer_json, tokenizer_config_json, "tokenizer.json");
+  return load_named(tokenizer_json, tokenizer_config_json, "tokenizer.json",
+                    "tokenizer_config.json");
 }
 
 }  // namespace fastfd

@@ -86,6 +86,8 @@ class FakeStream final : public TextStream {
 
 class FakeText final : public TextService {
  public:
+  std::size_t vocab_size() const override { return 256; }
+
   std::vector<TokenId> encode(std::string_view text, bool /*add_special_tokens*/) const override {
     std::vector<TokenId> tokens;
     tokens.reserve(text.size());

@@ -154,7 +154,8 @@ class Generator {
   DType dtype() { return static_cast<DType>(below(4)); }
 
   Registration registration() {
-    Registration registration{server_role(), word(), long_word(), word(), word(), text(), {}};
+    Registration registration{server_role(), word(), long_word(), word(),
+                              text(),        word(), text(),      {}};
     Contract& contract = registration.contract;
     contract.model_fingerprint = long_word();
     for (std::uint32_t* field :

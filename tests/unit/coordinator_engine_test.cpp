@@ -561,7 +561,7 @@ TEST_F(EngineTest, AServerThatDoesNotStopIsFenced) {
   std::promise<std::tuple<Role, ServerRank, std::uint32_t>> fenced;
   auto engine_options = options();
   engine_options.stop_timeout = milliseconds(20);
-  engine_options.fence = [&](Role role, ServerRank rank, std::uint32_t pid) {
+  engine_options.fence = [&](Role role, ServerRank rank, std::uint32_t pid, const std::string&) {
     fenced.set_value({role, rank, pid});
   };
   start(engine_options);

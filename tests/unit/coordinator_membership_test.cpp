@@ -46,6 +46,17 @@ class RecordingLink final : public MemberLink {
   }
 };
 
+StepPlan plan_of_lane(LaneId lane, StepId step) {
+  StepPlan plan;
+  plan.step = step;
+  AttentionStepPlan attention_plan;
+  attention_plan.lanes.resize(1);
+  attention_plan.lanes[0].lane = lane;
+  attention_plan.lanes[0].participants = 1;
+  plan.attention.emplace_back(0, attention_plan);
+  return plan;
+}
+
 /// One attention server, two FFN servers, and a clock of its own.
 class MembershipTest : public testing::Test {
  protected:
@@ -274,11 +285,31 @@ TEST_F(MembershipTest, SilenceIsALossAndFences) {
 TEST_F(MembershipTest, ACoordinatorThatSleptItselfBlamesNobody) {
   serve();
   pass(std::chrono::seconds(60));
+  membership.notice_own_pause(now);
   membership.check_deadlines(now);
   EXPECT_EQ(membership.phase(), Phase::kServing);
   pass(milliseconds(5000));  // but now they had their time
+  membership.notice_own_pause(now);
   membership.check_deadlines(now);
   EXPECT_EQ(membership.phase(), Phase::kForming);
+}
+
+// All were stopped together in the middle of a step, as a suspended machine is.
+TEST_F(MembershipTest, APauseOfTheWholeClusterIsNoStall) {
+  serve();
+  in_flight.published(plan_of_lane(0, 1), now);
+  const auto beats = [&] {
+    beat(kAttention, {{{1, 2, true}, {}, {}, {}}});
+    beat(kFfn0, {{{1, 2, false}, {}, {}, {}}});
+    beat(kFfn1, {{{1, 3, false}, {}, {}, {}}});
+  };
+  beats();
+  pass(milliseconds(14000));
+  membership.notice_own_pause(now);
+  beats();  // what was on its way says that nobody has moved
+  membership.check_deadlines(now);
+  EXPECT_EQ(membership.phase(), Phase::kServing);
+  EXPECT_THAT(membership.take_fences(), IsEmpty());
 }
 
 TEST_F(MembershipTest, AFailureEndsTheEpochButKeepsTheServer) {
@@ -333,17 +364,6 @@ TEST_F(MembershipTest, TheEpochIsHigherThanAnyThatAServerHasSeen) {
   join(kFfn0, Role::kFfn, 0, 3);
   join(kFfn1, Role::kFfn, 1, 0);
   EXPECT_EQ(membership.epoch(), 18U);
-}
-
-StepPlan plan_of_lane(LaneId lane, StepId step) {
-  StepPlan plan;
-  plan.step = step;
-  AttentionStepPlan attention_plan;
-  attention_plan.lanes.resize(1);
-  attention_plan.lanes[0].lane = lane;
-  attention_plan.lanes[0].participants = 1;
-  plan.attention.emplace_back(0, attention_plan);
-  return plan;
 }
 
 TEST_F(MembershipTest, AHungServerIsExpelledAndTheNextTimeoutIsLonger) {

@@ -19,6 +19,7 @@ using test::TemporaryFolder;
 using test::TinyCheckpointOptions;
 using test::write_file;
 using test::write_tiny_checkpoint;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -128,15 +129,30 @@ TEST_F(ModelConfigTest, FingerprintSeesConfigAndTensors) {
   const std::uint64_t second = load().fingerprint;
   EXPECT_NE(second, first);
 
+  // Another fine-tune: nothing differs but values.
+  const auto file = folder_.path() / "model.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-4, std::ios::end);
+  stream.write("\x00\x00\x80\x3f", 4);
+  stream.close();
+  EXPECT_NE(load().fingerprint, second);
+
   std::filesystem::remove(folder_.path() / "model.safetensors");
   float32.num_shards = 2;
   write_tiny_checkpoint(folder_.path(), float32);
   EXPECT_NE(load().fingerprint, second);
 }
 
+TEST_F(ModelConfigTest, ACheckpointWithMoreLayersThanTheConfigIsRefused) {
+  load();
+  config_["num_hidden_layers"] = 1;
+  EXPECT_THAT(error(), AllOf(HasSubstr("model.safetensors: tensor model.layers.1."),
+                             HasSubstr("num_hidden_layers is 1")));
+}
+
 TEST(ModelSpecTest, FingerprintIsTheSameOnEveryMachine) {
   // Computed by a Python script that follows model.cpp's definition of the digest.
-  EXPECT_EQ(load_model_spec(kAtlas).fingerprint, 0x9c4763e09619fdd7ULL);
+  EXPECT_EQ(load_model_spec(kAtlas).fingerprint, 0xa1bc6b3252bc2600ULL);
 }
 
 struct BadConfig {

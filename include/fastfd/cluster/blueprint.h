@@ -37,6 +37,9 @@ class Blueprint {
   std::string describe_ffn_memory() const;
 
  private:
+  void refuse_what_does_not_fit() const;
+  std::size_t kv_cache_bytes() const;  ///< of one attention server
+
   config::ClusterConfig config_;
   model::ModelSpec spec_;
 };

@@ -9,6 +9,10 @@
 
 namespace fastfd::cluster {
 
+/// Throws what the roles would throw for this model and configuration: config::ConfigError,
+/// model::ModelError, TextError. Reads no tensor data.
+void check_servable(const config::ClusterConfig& config);
+
 /// Gateway, scheduler and control plane. The HTTP port is bound before anything else.
 int run_coordinator(const config::ClusterConfig& config);
 

@@ -125,8 +125,9 @@ struct ClusterConfig {
 
 /// What `auto` values and thread limits depend on.
 struct HostFacts {
-  std::uint32_t num_cores = 1;  ///< that this process may run on
-  bool has_bf16 = false;        ///< the CPU has bf16 dot instructions
+  std::uint32_t num_cores = 1;     ///< that this process may run on
+  bool has_bf16 = false;           ///< the CPU has bf16 dot instructions
+  std::uint64_t memory_bytes = 0;  ///< of the host, or of the container's limit; 0: unknown
   static HostFacts detect();
 };
 

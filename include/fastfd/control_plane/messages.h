@@ -18,7 +18,7 @@
 namespace fastfd::control_plane {
 
 /// Grows with every incompatible change of the wire form or of the rules around it.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// Limit of one message, both directions: a plan is a few KiB, the first one of an epoch a few MiB.
 inline constexpr int kMaxMessageBytes = 64 << 20;
@@ -54,7 +54,10 @@ struct Registration {
   Role role = Role::kAttention;  ///< kAttention or kFfn
   ServerRank rank = 0;
   std::uint64_t incarnation = 0;  ///< random, drawn once a process
-  std::uint32_t pid = 0;
+  std::uint32_t pid = 0;          ///< in its own PID namespace
+  /// What makes the pid a proof: host, namespace and start time of the process. Empty: the process
+  /// can't be killed by its number.
+  std::string process_key;
   /// Highest epoch this process was told of, by any coordinator: the next one must be higher, or
   /// windows would take old flags for new ones.
   Epoch last_epoch = 0;

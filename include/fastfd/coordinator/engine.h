@@ -13,9 +13,11 @@
 namespace fastfd::coordinator {
 
 /// Asked to make sure that a server that may still be running, but doesn't answer, never writes
-/// again: kill it (and let the supervisor start another). Called on the engine's thread; must not
-/// block.
-using FenceCallback = std::function<void(Role role, ServerRank rank, std::uint32_t pid)>;
+/// again: kill it (and let the supervisor start another). pid and process_key are what the server
+/// said of itself when it registered, and no more to be trusted than that. Called on the engine's
+/// thread; must not block.
+using FenceCallback = std::function<void(Role role, ServerRank rank, std::uint32_t pid,
+                                         const std::string& process_key)>;
 
 struct EngineOptions {
   scheduler::SchedulerOptions scheduler;

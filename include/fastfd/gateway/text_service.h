@@ -48,6 +48,9 @@ class TextService {
  public:
   virtual ~TextService() = default;
 
+  /// Largest token id that encode() can give + 1.
+  virtual std::size_t vocab_size() const = 0;
+
   /// `add_special_tokens` adds what the tokenizer's post-processor adds (a BOS token, or nothing).
   /// Throws std::invalid_argument if the text can't be tokenized.
   virtual std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const = 0;

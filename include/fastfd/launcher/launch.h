@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct LaunchOptions {
   std::chrono::milliseconds stop_timeout{5000};
   /// Running requests may finish so long after the first signal; less than stop_timeout.
   std::chrono::milliseconds drain_timeout{3000};
+  /// Called once the ports were found free; what it throws ends the launch. May be empty.
+  std::function<void()> before_start;
 };
 
 /// The processes of a cluster: one coordinator, then attention servers, then FFN servers. All read

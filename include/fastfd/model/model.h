@@ -45,8 +45,8 @@ struct ModelSpec {
   float default_temperature = 1.0F;
   float default_top_p = 1.0F;
   std::int32_t default_top_k = 0;
-  /// Digest of config.json and of names, shapes and offsets of all tensors: equal on all servers
-  /// of a cluster, compared at the handshake.
+  /// Digest of config.json and of names, shapes, offsets and some bytes of all tensors: equal on
+  /// all servers of a cluster, compared at the handshake.
   std::uint64_t fingerprint = 0;
 };
 

@@ -90,6 +90,9 @@ class Checkpoint {
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, bf16* out) const;
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
 
+  /// Up to 3 x 64 bytes of the tensor: its beginning, middle and end. Read without being mapped.
+  std::string sample(const TensorInfo& tensor) const;
+
  private:
   class File;
   Checkpoint();
