@@ -6,7 +6,7 @@
 namespace fastfd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 
 /// Both bf16 of a word as float.
 __device__ float2 widen(unsigned pair) {

@@ -11,6 +11,10 @@ namespace fastfd::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+// With many rows, a warp has several heads, so that more loads are under way; with few rows, warps
+// are better spread.
+constexpr int kManyHeads = 4;
+constexpr std::int64_t kManyRows = 256;
 
 /// Two neighbouring elements of a head.
 __device__ void store_pair(bf16* out, float a, float b) {
@@ -29,15 +33,6 @@ __device__ void store_kv_pair(void* pool, DType dtype, std::int64_t element, flo
   *reinterpret_cast<__nv_fp8x2_storage_t*>(static_cast<std::uint8_t*>(pool) + element) = pair;
 }
 
-/// Element `i` after rotation; `x` holds the whole head.
-__device__ float rotated(const float* x, const float* cos, const float* sin, int i, int half) {
-  if (i >= 2 * half) {
-    return x[i];
-  }
-  return i < half ? x[i] * cos[i] - x[i + half] * sin[i]
-                  : x[i] * cos[i - half] + x[i - half] * sin[i - half];
-}
-
 /// First element of the key or value row of `entry` in the pool.
 __device__ std::int64_t pool_element(const PagedKv& kv, const layout::LaneRow& entry, int kv_head) {
   const int shift = __ffsll(kv.page_size) - 1;
@@ -47,8 +42,26 @@ __device__ std::int64_t pool_element(const PagedKv& kv, const layout::LaneRow& e
   return ((page * kv.num_kv_heads + kv_head) * kv.page_size + offset) * kv.head_dim;
 }
 
-/// One warp a (row, head); heads in the order of the projection: queries, keys, values.
-template <int kHeadDim>
+/// How an element of a head is rotated: x * cos + x[partner] * sin.
+struct Rotation {
+  int partner;
+  float cos;
+  float sin;
+};
+
+__device__ Rotation rotation_of(const RopeKvWriteParams& params, std::int64_t position, int i) {
+  const int half = static_cast<int>(params.rotary_dim / 2);
+  if (i >= 2 * half) {
+    return {i, 1.0F, 0.0F};
+  }
+  const bool is_first = i < half;
+  const std::int64_t angle = position * half + (is_first ? i : i - half);
+  const float sin = params.sin[angle];
+  return {is_first ? i + half : i - half, params.cos[angle], is_first ? -sin : sin};
+}
+
+/// One warp a row and a few heads, in the order of the projection: queries, keys, values.
+template <int kHeadDim, int kHeadsPerWarp>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     rope_kv_write_kernel(RopeKvWriteParams params) {
   constexpr int kPairs = kHeadDim / (2 * kWarpSize);  // of neighbouring elements, a lane
@@ -61,55 +74,93 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int num_q = static_cast<int>(params.num_q_heads);
   const int num_kv = static_cast<int>(params.kv.num_kv_heads);
-  const int head = static_cast<int>(blockIdx.y) * kWarps + warp;
-  if (head >= num_q + 2 * num_kv) {
-    return;
-  }
-  const bool is_value = head >= num_q + num_kv;
+  const int num_heads = num_q + 2 * num_kv;
+  const int first_head = (static_cast<int>(blockIdx.y) * kWarps + warp) * kHeadsPerWarp;
   const layout::LaneRow entry = params.rows[row];
-  const bf16* in = params.qkv + (row * (num_q + 2 * num_kv) + head) * kHeadDim;
+  const bf16* in = params.qkv + (row * num_heads + first_head) * kHeadDim;
 
-  float* x = shared[warp];
-  float2 values[kPairs];
-  float sum = 0.0F;
+  // All loads before the first use.
+  __nv_bfloat162 loaded[kHeadsPerWarp][kPairs];
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    values[j] =
-        __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(in)[lane + j * kWarpSize]);
-    sum += values[j].x * values[j].x + values[j].y * values[j].y;
-  }
-  const float* weight = head < num_q ? params.q_norm_weight : params.k_norm_weight;
-  const bool has_norm = !is_value && weight != nullptr;
-  sum = reduce_warp(sum, Sum{});
-  const float inverse = 1.0F / sqrtf(sum / kHeadDim + params.eps);
+  for (int h = 0; h < kHeadsPerWarp; ++h) {
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int i = 2 * (lane + j * kWarpSize);
-    x[i] = has_norm ? values[j].x * inverse * weight[i] : values[j].x;
-    x[i + 1] = has_norm ? values[j].y * inverse * weight[i + 1] : values[j].y;
-  }
-  __syncwarp();
-
-  const int half = is_value ? 0 : static_cast<int>(params.rotary_dim / 2);
-  const std::int64_t position =
-      min(static_cast<std::int64_t>(entry.position), params.max_positions - 1);
-  const float* cos = params.cos + position * half;
-  const float* sin = params.sin + position * half;
-  const int kv_head = (head - num_q) % num_kv;
-  const std::int64_t element = head < num_q ? 0 : pool_element(params.kv, entry, kv_head);
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int i = 2 * (lane + j * kWarpSize);
-    const float a = rotated(x, cos, sin, i, half);
-    const float b = rotated(x, cos, sin, i + 1, half);
-    if (head < num_q) {
-      store_pair(params.q + (row * num_q + head) * kHeadDim + i, a, b);
-    } else {
-      const float scale = is_value ? params.kv.value_scale : params.kv.key_scale;
-      store_kv_pair(is_value ? params.kv.values : params.kv.keys, params.kv.dtype, element + i, a,
-                    b, 1.0F / scale);
+    for (int j = 0; j < kPairs; ++j) {
+      loaded[h][j] =
+          first_head + h < num_heads
+              ? reinterpret_cast<const __nv_bfloat162*>(in + h * kHeadDim)[lane + j * kWarpSize]
+              : __nv_bfloat162{};
     }
   }
+  Rotation rotations[kPairs][2];
+  const std::int64_t position =
+      min(static_cast<std::int64_t>(entry.position), params.max_positions - 1);
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    rotations[j][0] = rotation_of(params, position, 2 * (lane + j * kWarpSize));
+    rotations[j][1] = rotation_of(params, position, 2 * (lane + j * kWarpSize) + 1);
+  }
+  float* x = shared[warp];
+#pragma unroll
+  for (int h = 0; h < kHeadsPerWarp; ++h) {
+    const int head = first_head + h;
+    if (head >= num_heads) {
+      return;
+    }
+    const bool is_query = head < num_q;
+    const bool is_value = head >= num_q + num_kv;
+    float2 values[kPairs];
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      values[j] = __bfloat1622float2(loaded[h][j]);
+      sum += values[j].x * values[j].x + values[j].y * values[j].y;
+    }
+    const float* weight = is_query ? params.q_norm_weight : params.k_norm_weight;
+    if (!is_value && weight != nullptr) {
+      sum = reduce_warp(sum, Sum{});
+      const float inverse = 1.0F / sqrtf(sum / kHeadDim + params.eps);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const float2 w = reinterpret_cast<const float2*>(weight)[lane + j * kWarpSize];
+        values[j].x = values[j].x * inverse * w.x;
+        values[j].y = values[j].y * inverse * w.y;
+      }
+    }
+    if (!is_value) {
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        reinterpret_cast<float2*>(x)[lane + j * kWarpSize] = values[j];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const Rotation& a = rotations[j][0];
+        const Rotation& b = rotations[j][1];
+        values[j].x = values[j].x * a.cos + x[a.partner] * a.sin;
+        values[j].y = values[j].y * b.cos + x[b.partner] * b.sin;
+      }
+      __syncwarp();
+    }
+    const std::int64_t element =
+        is_query ? 0 : pool_element(params.kv, entry, (head - num_q) % num_kv);
+    const float scale = is_value ? params.kv.value_scale : params.kv.key_scale;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const int i = 2 * (lane + j * kWarpSize);
+      if (is_query) {
+        store_pair(params.q + (row * num_q + head) * kHeadDim + i, values[j].x, values[j].y);
+      } else {
+        store_kv_pair(is_value ? params.kv.values : params.kv.keys, params.kv.dtype, element + i,
+                      values[j].x, values[j].y, 1.0F / scale);
+      }
+    }
+  }
+}
+
+template <int kHeadDim>
+auto kernel_of(int heads_per_warp) {
+  return heads_per_warp == 1 ? rope_kv_write_kernel<kHeadDim, 1>
+                             : rope_kv_write_kernel<kHeadDim, kManyHeads>;
 }
 
 }  // namespace
@@ -124,12 +175,15 @@ Status launch_rope_kv_write(const RopeKvWriteParams& params, device::CudaStream 
                 std::to_string(params.kv.page_size) + ", " + to_string(params.kv.dtype)};
   }
   const std::int64_t num_heads = params.num_q_heads + 2 * params.kv.num_kv_heads;
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(params.max_rows),
-                                       static_cast<unsigned>((num_heads + kWarps - 1) / kWarps)),
-                          .block = dim3(kWarps * kWarpSize)};
-  const auto kernel = params.kv.head_dim == 64    ? rope_kv_write_kernel<64>
-                      : params.kv.head_dim == 128 ? rope_kv_write_kernel<128>
-                                                  : rope_kv_write_kernel<256>;
+  const int heads_per_warp = params.max_rows < kManyRows ? 1 : kManyHeads;
+  const std::int64_t heads_per_block = kWarps * heads_per_warp;
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(params.max_rows),
+                   static_cast<unsigned>((num_heads + heads_per_block - 1) / heads_per_block)),
+      .block = dim3(kWarps * kWarpSize)};
+  const auto kernel = params.kv.head_dim == 64    ? kernel_of<64>(heads_per_warp)
+                      : params.kv.head_dim == 128 ? kernel_of<128>(heads_per_warp)
+                                                  : kernel_of<256>(heads_per_warp);
   return launch(kernel, shape, stream, "rope_kv_write", params);
 }
 

@@ -48,25 +48,30 @@ class RopeRun {
     }
   }
 
-  Written run(std::int64_t num_rows, bool aborted = false) const {
+  /// Of a bucket of `max_rows`, which may be more rows than there are.
+  Written run(std::int64_t num_rows, std::int64_t max_rows, bool aborted = false) const {
+    std::vector<layout::LaneRow> rows = rows_;
+    rows.resize(static_cast<std::size_t>(max_rows), {.slot = 0, .position = 1});
+    std::vector<bf16> qkv = qkv_;
+    qkv.resize(static_cast<std::size_t>(max_rows * shape_.row_dim()), bf16{0x3f80});
     layout::LaneControl control;
     control.num_rows = static_cast<std::uint32_t>(num_rows);
     layout::AbortState abort;
     abort.aborted = aborted ? 1 : 0;
     const DeviceArray<layout::LaneControl> device_control(std::vector{control});
     const DeviceArray<layout::AbortState> device_abort(std::vector{abort});
-    const DeviceArray<layout::LaneRow> device_rows(rows_);
-    const DeviceArray<bf16> device_qkv(qkv_);
+    const DeviceArray<layout::LaneRow> device_rows(rows);
+    const DeviceArray<bf16> device_qkv(qkv);
     const DeviceArray<PageId> tables(pages_.tables);
     const DeviceArray<float> cos(table_.cos);
     const DeviceArray<float> sin(table_.sin);
     const DeviceArray<float> q_norm(q_norm_);
     const DeviceArray<float> k_norm(k_norm_);
-    DeviceArray<bf16> q(rows_.size() * static_cast<std::size_t>(shape_.out_dim()));
+    DeviceArray<bf16> q(static_cast<std::size_t>(max_rows * shape_.out_dim()));
     DeviceArray<std::uint8_t> keys(pool_bytes());
     DeviceArray<std::uint8_t> values(pool_bytes());
     const Status status = kernels::cuda::launch_rope_kv_write(
-        {.max_rows = static_cast<std::int64_t>(rows_.size()),
+        {.max_rows = max_rows,
          .num_q_heads = shape_.num_q_heads,
          .control = device_control.data(),
          .abort = device_abort.data(),
@@ -188,10 +193,13 @@ TEST(RopeCudaTest, EqualsTheReference) {
           RopeCase{{2, 1, 256, 64, dtype}, 256, false}}) {
       const RopeRun run(rope_case);
       for (const std::int64_t num_rows : {0, 1, 32}) {
-        SCOPED_TRACE(std::to_string(rope_case.shape.head_dim) + " wide heads, " +
-                     std::to_string(rope_case.rotary_dim) + " rotated, " + to_string(dtype) + ", " +
-                     std::to_string(num_rows) + " rows");
-        run.check(run.run(num_rows), num_rows);
+        for (const std::int64_t max_rows : {32, 300}) {
+          SCOPED_TRACE(std::to_string(rope_case.shape.head_dim) + " wide heads, " +
+                       std::to_string(rope_case.rotary_dim) + " rotated, " + to_string(dtype) +
+                       ", " + std::to_string(num_rows) + " of " + std::to_string(max_rows) +
+                       " rows");
+          run.check(run.run(num_rows, max_rows), num_rows);
+        }
       }
     }
   }
@@ -199,7 +207,7 @@ TEST(RopeCudaTest, EqualsTheReference) {
 
 TEST(RopeCudaTest, AnAbortedEpochWritesNothing) {
   const RopeRun run({{8, 2, 128, 16, DType::kBFloat16}, 128, true});
-  run.check(run.run(32, true), 0);
+  run.check(run.run(32, 32, true), 0);
 }
 
 }  // namespace
