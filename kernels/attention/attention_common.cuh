@@ -28,18 +28,22 @@ struct AttentionShape {
   // Blocks: tiles of keys and values ahead, then the merged sums of all warps.
   static constexpr int kStages = 3;
   static constexpr int kMergedBytes = kThreads * (kHeadDim / 8) * 4 * sizeof(float);
-  // Warps: half a tile of keys or values a buffer.
-  static constexpr int kHalfTokens = kTileTokens / 2;
-  static constexpr int kHalfBytes = kTileBytes / 2;
-  static constexpr int kWantedBuffers = 192 * 1024 / kWarps / kHalfBytes;
-  static constexpr int kBuffers = kWantedBuffers < 6 ? kWantedBuffers : 6;
+  // Warps: a part of a tile of keys or values a buffer.
+  static constexpr int kParts = 2;
+  static constexpr int kPartTokens = kTileTokens / kParts;
+  static constexpr int kPartBytes = kTileBytes / kParts;
+  static constexpr int kWantedBuffers = 192 * 1024 / kWarps / kPartBytes;
+  static constexpr int kBuffers = kWantedBuffers < 8 ? kWantedBuffers : 8;
   static constexpr int kBlockBytes = kStages * 2 * kTileBytes + kMergedBytes;
-  static constexpr int kWarpsBytes = kWarps * kBuffers * kHalfBytes;
+  static constexpr int kWarpsBytes = kWarps * kBuffers * kPartBytes;
   // In front of either: parked queries.
   static constexpr int kParkedBytes = kThreads * Tile::kParkedBytes;
   static constexpr int kSharedBytes =
       kParkedBytes + (kBlockBytes > kWarpsBytes ? kBlockBytes : kWarpsBytes);
-  static_assert(kSharedBytes <= 227 * 1024 && kBuffers >= 3);
+  static_assert(kSharedBytes <= 227 * 1024 && kBuffers >= 3 && kPartTokens % 16 == 0);
+  // A block leaves 4096 of an SM's registers to a kernel that waits there.
+  static constexpr int kFairRegisters = (65536 - 4096) / kThreads / 8 * 8;
+  static constexpr int kMaxRegisters = kFairRegisters < 240 ? kFairRegisters : 240;
 };
 
 /// Number of a token's row in the pools, or kNoRow from `end` on.

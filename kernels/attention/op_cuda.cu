@@ -15,9 +15,11 @@ constexpr int kMergeWarps = 4;
 /// taken when it can begin: a block that gets onto the GPU last, because a waiting kernel sits
 /// where it belongs, must not hold any. Registers leave room for such a kernel beside a block.
 template <typename Kv, int kHeadDim>
-__global__ void __maxnreg__(240) attention_kernel(const __grid_constant__ AttentionArguments args) {
+__global__ void __maxnreg__((AttentionShape<Kv, kHeadDim>::kMaxRegisters))
+    attention_kernel(const __grid_constant__ AttentionArguments args) {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ std::uint32_t taken;
+  cudaTriggerProgrammaticLaunchCompletion();  // the merge may get ready
   if (__syncthreads_or(static_cast<int>(args.abort->aborted)) != 0) {
     return;
   }
@@ -47,8 +49,15 @@ __global__ void __maxnreg__(240) attention_kernel(const __grid_constant__ Attent
   const std::uint32_t num_splits = counters.num_split_items * num_kv_heads;
   SplitWorker<Kv, kHeadDim> splits(args, shared);
   const bool is_leader = threadIdx.x % kWarpSize == 0;
-  std::uint32_t next = take_for_block(counters.next_split, AttentionShape<Kv, kHeadDim>::kWarps) +
-                       threadIdx.x / kWarpSize;
+  const std::uint32_t warp = threadIdx.x / kWarpSize;
+  // Little work is spread over all blocks, unless some are still at tiles.
+  constexpr std::uint32_t kWarps = AttentionShape<Kv, kHeadDim>::kWarps;
+  const std::uint32_t num_workers =
+      num_tiles > 0 ? kWarps : min((num_splits + gridDim.x - 1) / gridDim.x, kWarps);
+  std::uint32_t next = take_for_block(counters.next_split, num_workers) + warp;
+  if (warp >= num_workers) {
+    return;
+  }
   for (;;) {
     // Only the leader's number counts; it was asked for before it is needed.
     const std::uint32_t work = __shfl_sync(kAllLanes, next, 0);
@@ -60,12 +69,13 @@ __global__ void __maxnreg__(240) attention_kernel(const __grid_constant__ Attent
   }
 }
 
-/// One warp a (row, query head): merges the splits of its context in ascending order. Also makes
-/// the counters ready for the next layer.
+/// One warp a row, query head and 64 dims: merges the splits of its context in ascending order.
+/// Also makes the counters ready for the next layer.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
     merge_kernel(const __grid_constant__ AttentionArguments args, float value_scale) {
-  constexpr int kPairs = kHeadDim / (2 * kWarpSize);
+  constexpr int kSlices = kHeadDim / (2 * kWarpSize);
+  cudaGridDependencySynchronize();
   if (args.abort->aborted != 0) {
     return;
   }
@@ -74,42 +84,43 @@ __global__ void __launch_bounds__(kMergeWarps* kWarpSize)
     counters.next_split = 0;
     counters.next_tile = 0;
   }
-  const int head = static_cast<int>(blockIdx.y * kMergeWarps + threadIdx.x / kWarpSize);
+  const int slice = static_cast<int>(blockIdx.y * kMergeWarps + threadIdx.x / kWarpSize);
+  const int head = slice / kSlices;
   if (blockIdx.x >= counters.num_merge_items || head >= args.num_q_heads) {
     return;
   }
   const MergeItem item = args.work.merge_items[blockIdx.x];
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const auto index_of = [&](std::uint32_t split) {
-    return (item.first_row_split + std::int64_t{split} * item.stride) * args.num_q_heads + head;
-  };
-  const auto load = [&](std::uint32_t split, int pair) {
-    return reinterpret_cast<const float2*>(args.work.sums +
-                                           index_of(split) * kHeadDim)[lane + pair * kWarpSize];
-  };
-  SoftmaxState merged = args.work.states[index_of(0)];
-  float2 sums[kPairs];
+  const int dim = (slice % kSlices * kWarpSize + static_cast<int>(threadIdx.x) % kWarpSize) * 2;
+  const std::int64_t first = std::int64_t{item.first_row_split} * args.num_q_heads + head;
+  const std::int64_t stride = std::int64_t{item.stride} * args.num_q_heads;
+  const SoftmaxState* states = args.work.states + first;
+  const float* sums = args.work.sums + first * kHeadDim + dim;
+  SoftmaxState merged = states[0];
+  float2 sum = *reinterpret_cast<const float2*>(sums);
+  // Everything is asked for before it is needed: the chain of factors is short, the memory far.
+  constexpr std::uint32_t kAhead = 8;
+  for (std::uint32_t split = 1; split < item.num_splits; split += kAhead) {
+    SoftmaxState state[kAhead];
+    float2 part[kAhead];
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    sums[i] = load(0, i);
-  }
-#pragma unroll 8
-  for (std::uint32_t split = 1; split < item.num_splits; ++split) {
-    const MergeFactors factors = merge_split(merged, args.work.states[index_of(split)]);
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint32_t at = min(split + i, item.num_splits - 1);
+      state[i] = states[at * stride];
+      part[i] = *reinterpret_cast<const float2*>(sums + at * stride * kHeadDim);
+    }
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const float2 part = load(split, i);
-      sums[i].x = merge_value(sums[i].x, part.x, factors);
-      sums[i].y = merge_value(sums[i].y, part.y, factors);
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      if (split + i < item.num_splits) {
+        const MergeFactors factors = merge_split(merged, state[i]);
+        sum.x = merge_value(sum.x, part[i].x, factors);
+        sum.y = merge_value(sum.y, part[i].y, factors);
+      }
     }
   }
   const float factor = __fmul_rn(__frcp_rn(merged.total), value_scale);
-  bf16* out = args.out + (std::int64_t{item.row} * args.num_q_heads + head) * kHeadDim;
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    reinterpret_cast<std::uint32_t*>(out)[lane + i * kWarpSize] =
-        Bf16Kv::pack(__fmul_rn(sums[i].x, factor), __fmul_rn(sums[i].y, factor));
-  }
+  bf16* out = args.out + (std::int64_t{item.row} * args.num_q_heads + head) * kHeadDim + dim;
+  *reinterpret_cast<std::uint32_t*>(out) =
+      Bf16Kv::pack(__fmul_rn(sum.x, factor), __fmul_rn(sum.y, factor));
 }
 
 /// The kernels of one pool type and head size.
@@ -199,13 +210,13 @@ Status launch_paged_attention(const PagedAttentionParams& params, device::CudaSt
   if (!status) {
     return status;
   }
-  const auto head_blocks =
-      static_cast<unsigned>((bucket.num_q_heads + kMergeWarps - 1) / kMergeWarps);
+  const std::int64_t num_slices = bucket.num_q_heads * bucket.head_dim / (2 * kWarpSize);
   return launch(
       kernels.merge,
       {.grid = dim3(static_cast<unsigned>(std::max<std::int64_t>(work.max_merge_items, 1)),
-                    head_blocks),
-       .block = dim3(kMergeWarps * kWarpSize)},
+                    static_cast<unsigned>((num_slices + kMergeWarps - 1) / kMergeWarps)),
+       .block = dim3(kMergeWarps * kWarpSize),
+       .overlaps_predecessor = true},
       stream, "paged_attention_merge", arguments,
       params.kv.dtype == DType::kBFloat16 ? 1.0F : params.kv.value_scale);
 }

@@ -105,24 +105,26 @@ class QueryTile {
   template <int kTokens>
   __device__ __forceinline__ void score(float (*scores)[4], std::uint32_t keys) {
 #pragma unroll
-    for (int token = 0; token < kTokens; token += 16) {
-      float(&first)[4] = scores[token / 8];
-      float(&second)[4] = scores[token / 8 + 1];
+    for (int i = 0; i < kTokens / 8; ++i) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        first[i] = 0.0F;
-        second[i] = 0.0F;
+      for (int j = 0; j < 4; ++j) {
+        scores[i][j] = 0.0F;
       }
+    }
+    // Tokens inside: neighbouring products don't wait for each other.
 #pragma unroll
-      for (int dim = 0; dim < kHeadDim; dim += 32) {
+    for (int dim = 0; dim < kHeadDim; dim += 32) {
+      std::uint32_t a[2][4];
+      get_queries(a[0], dim / 16);
+      get_queries(a[1], dim / 16 + 1);
+#pragma unroll
+      for (int token = 0; token < kTokens; token += 16) {
         std::uint32_t b[2][2][2];
         Kv::template load_keys<kChunks>(b, keys, token, dim, lane_);
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
-          std::uint32_t a[4];
-          get_queries(a, dim / 16 + step);
-          Kv::mma(first, a, b[step][0]);
-          Kv::mma(second, a, b[step][1]);
+          Kv::mma(scores[token / 8], a[step], b[step][0]);
+          Kv::mma(scores[token / 8 + 1], a[step], b[step][1]);
         }
       }
     }

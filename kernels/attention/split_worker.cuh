@@ -15,7 +15,7 @@ class SplitWorker {
       : args_(args),
         parked_(shared),
         buffers_(shared_address(shared) + Shape::kParkedBytes +
-                 threadIdx.x / kWarpSize * Shape::kBuffers * Shape::kHalfBytes),
+                 threadIdx.x / kWarpSize * Shape::kBuffers * Shape::kPartBytes),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
   __device__ __forceinline__ void run(const SplitItem& item, int kv_head) {
@@ -35,16 +35,16 @@ class SplitWorker {
     for (int i = 0; i < num_tiles; ++i) {
       float scores[Shape::kTileTokens / 8][4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < Shape::kParts; ++part) {
         const std::uint32_t keys = next_loaded();
-        tile.template score<Shape::kHalfTokens>(scores + half * (Shape::kHalfTokens / 8), keys);
+        tile.template score<Shape::kPartTokens>(scores + part * (Shape::kPartTokens / 8), keys);
         load_into_freed(rows);
       }
       tile.soften(scores, begin + i * Shape::kTileTokens);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < Shape::kParts; ++part) {
         const std::uint32_t values = next_loaded();
-        tile.template add_values<Shape::kHalfTokens>(scores + half * (Shape::kHalfTokens / 8),
+        tile.template add_values<Shape::kPartTokens>(scores + part * (Shape::kPartTokens / 8),
                                                      values);
         load_into_freed(rows);
       }
@@ -62,10 +62,10 @@ class SplitWorker {
   }
 
  private:
-  /// Halves are loaded in the order they are used: keys 0 and 1, values 0 and 1 of a tile.
+  /// Parts are loaded in the order they are used: the keys of a tile, then its values.
   __device__ __forceinline__ void start_loads(const TokenRows& rows, int begin, int num_tiles) {
     begin_ = begin;
-    num_halves_ = 4 * num_tiles;
+    num_parts_ = 2 * Shape::kParts * num_tiles;
     issued_ = 0;
     write_buffer_ = 0;
     read_buffer_ = 0;
@@ -76,22 +76,22 @@ class SplitWorker {
     }
   }
 
-  /// Lane i keeps the pool row of token i of the half that is loaded next.
+  /// Lane i keeps the pool row of token i of the part that is loaded next.
   __device__ __forceinline__ void find_next_row(const TokenRows& rows) {
-    const int token = begin_ + issued_ / 4 * Shape::kTileTokens + issued_ % 2 * Shape::kHalfTokens +
-                      lane_ % Shape::kHalfTokens;
-    next_row_ = issued_ < num_halves_ ? rows.row(token) : kNoRow;
+    const int token = begin_ + issued_ / (2 * Shape::kParts) * Shape::kTileTokens +
+                      issued_ % Shape::kParts * Shape::kPartTokens + lane_ % Shape::kPartTokens;
+    next_row_ = issued_ < num_parts_ ? rows.row(token) : kNoRow;
   }
 
   __device__ __forceinline__ void load_next(const TokenRows& rows) {
     constexpr int kRowsAtOnce = kWarpSize / Tile::kChunks;
-    if (issued_ < num_halves_) {
-      const auto* pool =
-          static_cast<const std::byte*>(issued_ % 4 < 2 ? args_.kv.keys : args_.kv.values);
+    if (issued_ < num_parts_) {
+      const auto* pool = static_cast<const std::byte*>(
+          issued_ % (2 * Shape::kParts) < Shape::kParts ? args_.kv.keys : args_.kv.values);
       const int chunk = lane_ % Tile::kChunks;
-      const std::uint32_t buffer = buffers_ + write_buffer_ * Shape::kHalfBytes;
+      const std::uint32_t buffer = buffers_ + write_buffer_ * Shape::kPartBytes;
 #pragma unroll
-      for (int first = 0; first < Shape::kHalfTokens; first += kRowsAtOnce) {
+      for (int first = 0; first < Shape::kPartTokens; first += kRowsAtOnce) {
         const int token = first + lane_ / Tile::kChunks;
         const std::uint32_t row = __shfl_sync(kAllLanes, next_row_, token);
         const std::size_t offset =
@@ -106,16 +106,16 @@ class SplitWorker {
     find_next_row(rows);
   }
 
-  /// Waits for the oldest half under way.
+  /// Waits for the oldest part under way.
   __device__ __forceinline__ std::uint32_t next_loaded() {
     wait_copies<Shape::kBuffers - 1>();
     __syncwarp();
-    const std::uint32_t buffer = buffers_ + read_buffer_ * Shape::kHalfBytes;
+    const std::uint32_t buffer = buffers_ + read_buffer_ * Shape::kPartBytes;
     read_buffer_ = read_buffer_ + 1 == Shape::kBuffers ? 0 : read_buffer_ + 1;
     return buffer;
   }
 
-  /// The half just used has been read by the whole warp.
+  /// The part just used has been read by the whole warp.
   __device__ __forceinline__ void load_into_freed(const TokenRows& rows) {
     __syncwarp();
     load_next(rows);
@@ -144,7 +144,7 @@ class SplitWorker {
   std::uint32_t buffers_;
   int lane_;
   int begin_ = 0;
-  int num_halves_ = 0;
+  int num_parts_ = 0;
   int issued_ = 0;
   int write_buffer_ = 0;
   int read_buffer_ = 0;
