@@ -17,7 +17,7 @@ void sampling(const std::string& what, const kernels::cuda::SlotSampling& params
   constexpr int kSets = 4;  // 39 MB each: together more than the cache
   auto logits = normals(static_cast<std::size_t>(kSamples * kVocab), 2.0F);
   for (std::size_t i = 0; is_peaked && i < logits.size(); i += 2011) {
-    logits[i] += 9.0F;
+    logits[i] += 14.0F;
   }
   std::vector<layout::LaneSample> samples(kSamples);
   for (std::uint32_t i = 0; i < kSamples; ++i) {

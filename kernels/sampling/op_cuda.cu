@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/sampling/op_cuda.h"
+#include "kernels/sampling/pick.cuh"
 #include "kernels/sampling/row_sampler.cuh"
 
 namespace fastfd::kernels::cuda {
@@ -11,18 +12,34 @@ __device__ bool has_adjustments(const SlotSampling& slot, const layout::LaneSamp
          (sample.num_generated < slot.min_tokens && slot.num_stop_tokens > 0);
 }
 
+/// Logits that a thread asks for before it looks at the first.
+constexpr std::uint32_t kLogitBatch = 8;
+
 /// A copy of the row with penalties, logit_bias and the ban of stop tokens, in this order.
 __device__ void adjust(const SamplingParams& params, const SlotSampling& slot,
                        const layout::LaneSample& sample, const float* logits, float* adjusted) {
   const auto vocab_size = static_cast<std::uint32_t>(params.vocab_size);
   const std::uint32_t* counts =
       slot.counts_row < 0 ? nullptr : params.token_counts + slot.counts_row * params.vocab_size;
-#pragma unroll 4
-  for (std::uint32_t token = threadIdx.x; token < vocab_size; token += kSamplingThreads) {
-    const std::uint32_t count = counts == nullptr ? 0 : counts[token];
-    const float penalty = __fadd_rn(slot.presence_penalty,
-                                    __fmul_rn(slot.frequency_penalty, static_cast<float>(count)));
-    adjusted[token] = count > 0 ? __fsub_rn(logits[token], penalty) : logits[token];
+  for (std::uint32_t first = threadIdx.x; first < vocab_size;
+       first += kSamplingThreads * kLogitBatch) {
+    float values[kLogitBatch];
+    std::uint32_t times[kLogitBatch];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kLogitBatch; ++i) {
+      const std::uint32_t token = first + i * kSamplingThreads;
+      values[i] = token < vocab_size ? logits[token] : 0.0F;
+      times[i] = token < vocab_size && counts != nullptr ? counts[token] : 0;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kLogitBatch; ++i) {
+      const std::uint32_t token = first + i * kSamplingThreads;
+      const float penalty = __fadd_rn(
+          slot.presence_penalty, __fmul_rn(slot.frequency_penalty, static_cast<float>(times[i])));
+      if (token < vocab_size) {
+        adjusted[token] = times[i] > 0 ? __fsub_rn(values[i], penalty) : values[i];
+      }
+    }
   }
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < slot.num_biases; i += kSamplingThreads) {
@@ -74,7 +91,7 @@ __global__ void __launch_bounds__(kSamplingThreads) sampling_kernel(SamplingPara
   if (is_valid && has_adjustments(slot, sample)) {
     float* adjusted = params.adjusted + index * params.vocab_size;
     adjust(params, slot, sample, logits, adjusted);
-    sampler.set_logits(adjusted);
+    sampler.set_row(adjusted);
     maximum = sampler.find_maximum();
     is_valid = maximum.is_valid;
   }

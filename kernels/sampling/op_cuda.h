@@ -60,9 +60,9 @@ struct SamplingParams {
   const layout::LaneControl* control = nullptr;
   const layout::AbortState* abort = nullptr;
   const layout::LaneSample* samples = nullptr;  ///< [max_samples]
-  const float* logits = nullptr;                ///< [max_samples, vocab_size]
-  float* adjusted = nullptr;                    ///< [max_samples, vocab_size], scratch
-  const SlotSampling* slots = nullptr;          ///< [num_slots]
+  const float* logits = nullptr;                ///< [max_samples, vocab_size], 16-byte aligned
+  float* adjusted = nullptr;            ///< [max_samples, vocab_size], scratch, 16-byte aligned
+  const SlotSampling* slots = nullptr;  ///< [num_slots]
   const LogitBias* logit_biases = nullptr;
   const TokenId* stop_tokens = nullptr;
   std::uint32_t* token_counts = nullptr;  ///< [rows, vocab_size]; the chosen token is counted

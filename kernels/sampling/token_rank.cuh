@@ -12,10 +12,26 @@ __device__ __forceinline__ std::uint32_t order_key(float x) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
+/// The float that has this key.
+__device__ __forceinline__ float value_of_key(std::uint32_t key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
+}
+
 /// Larger is likelier: by logit, then by the lower id.
 __device__ __forceinline__ std::uint64_t rank_of(float logit, std::uint32_t token) {
   return (std::uint64_t{order_key(logit)} << 32) | ~token;
 }
+
+/// The least likely token of a set of likeliest ones. By default everything is in.
+struct Cut {
+  float logit = -__builtin_inff();
+  std::uint32_t token = 0xffffffffU;
+
+  /// Whether a token is in.
+  __device__ __forceinline__ bool keeps(std::uint32_t other, float other_logit) const {
+    return other_logit > logit || (other_logit == logit && other <= token);
+  }
+};
 
 /// How many tokens, and their weights in units of 2^-40 of the likeliest one's.
 struct Mass {
@@ -24,6 +40,35 @@ struct Mass {
 
   __device__ Mass operator+(const Mass& other) const {
     return {weight + other.weight, count + other.count};
+  }
+};
+
+/// exp((logit - largest) / temperature) as an integer, so that sums have no order.
+struct Weigher {
+  float largest = 0.0F;
+  float scale = 0.0F;  ///< log2(e) / temperature, as two floats
+  float scale_low = 0.0F;
+
+  __device__ static Weigher of(float temperature, float largest) {
+    constexpr double kLog2E = 1.4426950408889634;
+    const double scale = fmin(kLog2E / static_cast<double>(temperature), 3.0e38);
+    const auto high = static_cast<float>(scale);
+    return {largest, high, static_cast<float>(scale - static_cast<double>(high))};
+  }
+
+  __device__ __forceinline__ std::uint64_t operator()(float logit) const {
+    constexpr float kUnits = 1099511627776.0F;  // 2^40
+    const float difference = __fsub_rn(logit, largest);
+    const float exponent = __fmul_rn(difference, scale);
+    if (!(exponent > -41.0F)) {
+      return 0;
+    }
+    // The product's rounding error would be a relative error of the weight.
+    const float error = __fmaf_rn(difference, scale_low, __fmaf_rn(difference, scale, -exponent));
+    float weight;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(exponent));
+    weight = __fmul_rn(weight, kUnits);
+    return static_cast<std::uint64_t>(__fmaf_rn(weight, error * 0.6931471805599453F, weight));
   }
 };
 
