@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "fastfd/core/ids.h"
+#include "kernels/layout/flag.h"
 #include "kernels/layout/host_device.h"
+#include "kernels/layout/window.h"
 
 namespace fastfd::layout {
 
@@ -20,6 +22,18 @@ struct alignas(128) LaneControl {
   std::uint32_t num_spans = 0;    ///< attention server: sequences with rows
   std::uint32_t num_samples = 0;  ///< attention server: rows that sample a token
   ServerMask participants = 0;    ///< attention servers that dispatch in this (step, lane)
+};
+
+/// What a captured kernel knows of its hop; step and epoch come from LaneControl.
+struct LaneHop {
+  std::uint32_t lane = 0;
+  std::uint32_t layer = 0;
+  std::uint32_t num_layers = 0;
+
+  FASTFD_HOST_DEVICE constexpr std::uint64_t flag(const LaneControl& control) const {
+    return pack_flag(control.epoch, hop_sequence(control.step, num_layers, layer));
+  }
+  FASTFD_HOST_DEVICE constexpr std::uint32_t buffer() const { return buffer_of_layer(layer); }
 };
 
 /// Why an AbortState was set.
