@@ -2,3 +2,7 @@
 fastfd_add_gpu_test(gpu_wait_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/wait_test.cpp
   DEPENDS fastfd::kernels_cuda)
+fastfd_add_gpu_test(gpu_dispatch_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/dispatch_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/index_test.cpp
+  DEPENDS fastfd::kernels_cuda fastfd::kernels)
