@@ -6,3 +6,6 @@ fastfd_add_gpu_test(gpu_dispatch_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/dispatch_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/index_test.cpp
   DEPENDS fastfd::kernels_cuda fastfd::kernels)
+fastfd_add_gpu_test(gpu_combine_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/combine_test.cpp
+  DEPENDS fastfd::kernels_cuda fastfd::kernels)
