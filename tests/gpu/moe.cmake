@@ -9,3 +9,8 @@ fastfd_add_gpu_test(gpu_dispatch_test
 fastfd_add_gpu_test(gpu_combine_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/combine_test.cpp
   DEPENDS fastfd::kernels_cuda fastfd::kernels)
+fastfd_add_gpu_test(gpu_moe_pipeline_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/moe_pipeline_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/moe_cluster.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/naive_experts.cu
+  DEPENDS fastfd::kernels_cuda fastfd::kernels)
