@@ -31,6 +31,7 @@ struct LaunchShape {
   /// Programmatic dependent launch: the kernel may start before its predecessor in the stream has
   /// ended and waits with cudaGridDependencySynchronize() before it reads what that one wrote.
   bool overlaps_predecessor = false;
+  unsigned cluster_blocks = 1;  ///< consecutive blocks (of x) that run together and share memory
 };
 
 /// Enqueues `kernel`; a grid without blocks is a launch of nothing. A kernel that needs more than
@@ -46,11 +47,18 @@ Status launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t 
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = shape.overlaps_predecessor ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (shape.overlaps_predecessor) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster_blocks > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {shape.cluster_blocks, 1, 1};
+  }
   return check_cuda(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), name);
 }
 
