@@ -15,7 +15,8 @@
 namespace fastfd::kernels::cuda {
 
 /// The routes of one (step, layer, lane) that live on this server, grouped by local expert. All
-/// pointers are device memory that the index kernel fills; nothing of it is known to the host.
+/// pointers are device memory that the index kernel fills; nothing of it is known to the host. An
+/// index kernel that gave up leaves expert_begin all zero.
 struct ExpertRoutes {
   const std::uint32_t* expert_begin = nullptr;  ///< [num_experts + 1], ascending from 0; the last
                                                 ///< one is num_routes
@@ -53,17 +54,17 @@ struct ExpertFfnParams {
   /// [num_tokens] -> a row as layout::RowLayout{hidden_dim, weights.dtype} has it, 16-byte aligned.
   /// Device addresses in device memory.
   const void* const* token_rows = nullptr;
-  void* hidden = nullptr;          ///< [max_routes, intermediate_dim] of weights.dtype: between
-                                   ///< the GEMMs
+  void* hidden = nullptr;          ///< [max_routes, intermediate_dim] of weights.dtype, 16-byte
+                                   ///< aligned: between the GEMMs
   float* hidden_scales = nullptr;  ///< FP8: [max_routes, intermediate_dim / 128]
-  void* route_outputs = nullptr;   ///< [max_routes, hidden_dim] of output_dtype, in
-                                   ///< ExpertRoutes' order, not yet weighted
+  void* route_outputs = nullptr;   ///< [max_routes, hidden_dim] of output_dtype, 16-byte aligned,
+                                   ///< in ExpertRoutes' order, not yet weighted
   DType output_dtype = DType::kBFloat16;  ///< kBFloat16 or kFloat32
-  int num_ctas =
-      0;  ///< resident thread blocks: the multiprocessors of the partition; 0: the device's
+  int num_ctas = 0;  ///< resident thread blocks: the multiprocessors of the stream's partition;
+                     ///< 0: the device's
 };
 
-inline constexpr std::int64_t kMaxLocalExperts = 1024;
+inline constexpr std::int64_t kMaxLocalExperts = 512;
 
 /// hidden = silu(gate(x)) * up(x) for every route; FP8: requantised with a scale per 128 values.
 /// Graph-capturable; experts without routes cost nothing. A route's bits depend only on its row and
