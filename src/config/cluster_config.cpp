@@ -269,9 +269,13 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
 ClusterConfig load_cluster_file(const std::filesystem::path& file, const HostFacts& host) {
   Problems problems(file.string());
   std::error_code error;
+  // Looked at before it is opened: opening a FIFO waits for a writer, perhaps for ever.
   const bool is_file = std::filesystem::is_regular_file(file, error);
   const auto num_bytes = is_file ? std::filesystem::file_size(file, error) : 0;
-  std::ifstream stream(file, std::ios::binary);
+  std::ifstream stream;
+  if (is_file) {
+    stream.open(file, std::ios::binary);
+  }
   if (!is_file || !stream) {
     const bool exists = std::filesystem::exists(file, error);
     problems.add("", exists ? "can't be read as a file; check its type and permissions"

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "fastfd/config/cluster_config.h"
+#include "fastfd/core/printable.h"
 
 namespace fastfd::config {
 namespace {
@@ -56,7 +57,7 @@ void Problems::raise_if_any() const {
   for (const auto& problem : sorted) {
     text += (text.empty() ? "" : "\n") + problem.text;
   }
-  throw ConfigError(text);
+  throw ConfigError(printable(text));  // it quotes the file, which may hold any character
 }
 
 std::string closest_match(std::string_view word, const std::vector<std::string>& candidates) {

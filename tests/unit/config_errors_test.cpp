@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -217,6 +218,12 @@ TEST(ConfigErrorsTest, EmptyFiles) {
   EXPECT_THAT(error_of("just text"), StartsWith("c.yaml:1: expected a map of keys, got 'just te"));
 }
 
+TEST(ConfigErrorsTest, ControlCharactersDontCutTheMessage) {
+  EXPECT_EQ(error_of("model: {path: " + kModel + "}\nlog_level: \"a\\0b\\e[31m\""),
+            "c.yaml:2: log_level: 'a\\x00b\\x1b[31m' is not known; use one of trace, debug, info, "
+            "warn, error, off");
+}
+
 TEST(ConfigErrorsTest, FilesThatCantBeRead) {
   const auto error_of_file = [](const std::filesystem::path& file) -> std::string {
     try {
@@ -229,6 +236,11 @@ TEST(ConfigErrorsTest, FilesThatCantBeRead) {
   EXPECT_THAT(error_of_file("/nonexistent.yaml"),
               StartsWith("/nonexistent.yaml:1: no such file; give the path of a cluster file"));
   EXPECT_THAT(error_of_file("/"), StartsWith("/:1: can't be read as a file"));
+  const auto fifo = std::filesystem::path(::testing::TempDir()) / "fastfd_fifo_cluster.yaml";
+  std::filesystem::remove(fifo);
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(error_of_file(fifo), HasSubstr("can't be read as a file")) << "nobody writes to it";
+  std::filesystem::remove(fifo);
   const auto large = std::filesystem::path(::testing::TempDir()) / "fastfd_large_cluster.yaml";
   std::ofstream(large) << std::string((1U << 20) + 1, '#');
   EXPECT_THAT(error_of_file(large), HasSubstr("bytes are too many for a cluster file"));

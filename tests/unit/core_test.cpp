@@ -1,14 +1,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "fastfd/core/check.h"
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/expert_placement.h"
+#include "fastfd/core/printable.h"
+#include "fastfd/core/stop_orders.h"
 #include "fastfd/device/cpu.h"
 
 namespace fastfd {
@@ -32,6 +36,30 @@ TEST(Check, NamesTheCallersPlace) {
     EXPECT_NE(std::string(error.what()).find("impossible"), std::string::npos);
   }
   EXPECT_NO_THROW(check(true, "fine"));
+}
+
+TEST(StopOrders, OnlyARepetitionAfterAWhileIsImpatience) {
+  using std::chrono::milliseconds;
+  const std::chrono::steady_clock::time_point start{std::chrono::hours(1)};
+  StopOrders twice_at_once;  // `timeout` and systemd: several copies of one order
+  EXPECT_FALSE(twice_at_once.is_impatient(start));
+  EXPECT_FALSE(twice_at_once.is_impatient(start));
+  EXPECT_FALSE(twice_at_once.is_impatient(start + milliseconds(900)));
+  EXPECT_TRUE(twice_at_once.is_impatient(start + milliseconds(1100)));
+
+  StopOrders passed_on;  // by a launcher that was slow to do so
+  EXPECT_FALSE(passed_on.is_impatient(start));
+  EXPECT_FALSE(passed_on.is_impatient(start + milliseconds(5000), /*from_parent=*/true));
+  EXPECT_TRUE(passed_on.is_impatient(start + milliseconds(6000), /*from_parent=*/true));
+
+  StopOrders by_parent;  // a shell's `kill`, twice
+  EXPECT_FALSE(by_parent.is_impatient(start, /*from_parent=*/true));
+  EXPECT_TRUE(by_parent.is_impatient(start + milliseconds(1500), /*from_parent=*/true));
+}
+
+TEST(Printable, EscapesWhatCutsOrGarblesAMessage) {
+  EXPECT_EQ(printable("plain \xc3\xa9\n\tline"), "plain \xc3\xa9\n\tline");
+  EXPECT_EQ(printable(std::string_view("a\0b\x1b[31m\x7f", 9)), "a\\x00b\\x1b[31m\\x7f");
 }
 
 TEST(ExpertPlacement, SharesAreNearEqualWhenServersDontDivideExperts) {
