@@ -17,6 +17,7 @@
 #include "fastfd/control_plane/control_server.h"
 #include "fastfd/coordinator/engine.h"
 #include "fastfd/core/logging.h"
+#include "fastfd/core/stop_orders.h"
 #include "fastfd/gateway/gateway_server.h"
 #include "fastfd/gateway/model_text_service.h"
 
@@ -77,14 +78,14 @@ coordinator::EngineOptions engine_options(const Blueprint& blueprint) {
   return options;
 }
 
-// Set once by the first signal; the second ends the process where it stands.
+// Set once by the first signal; an impatient second one ends the process where it stands.
 class StopRequest {
  public:
-  void on_signal() {
-    const std::lock_guard lock(mutex_);
-    if (requested_) {
+  void on_signal(const Signal& signal) {
+    if (orders_.is_impatient(steady_clock::now(), signal.from_parent)) {
       std::_Exit(EXIT_FAILURE);
     }
+    const std::lock_guard lock(mutex_);
     requested_ = true;
     changed_.notify_all();
   }
@@ -97,6 +98,7 @@ class StopRequest {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool requested_ = false;
+  StopOrders orders_;
 };
 
 constexpr milliseconds kFarewell{200};
@@ -114,7 +116,7 @@ void run(const config::ClusterConfig& config) {
   gateway.set_engine(&engine);
 
   StopRequest stop;
-  signals.set_handler([&stop](int /*signal*/) { stop.on_signal(); });
+  signals.set_handler([&stop](const Signal& signal) { stop.on_signal(signal); });
   stop.wait();
   const milliseconds timeout(config.faults.drain_timeout_ms);
   spdlog::info("draining: running requests may finish within {} s",

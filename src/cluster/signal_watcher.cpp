@@ -38,7 +38,7 @@ SignalWatcher::~SignalWatcher() {
   close(stop_);
 }
 
-void SignalWatcher::set_handler(std::function<void(int)> handler) {
+void SignalWatcher::set_handler(std::function<void(const Signal&)> handler) {
   const std::lock_guard lock(mutex_);
   handler_ = std::move(handler);
 }
@@ -60,7 +60,10 @@ void SignalWatcher::watch() {
     if (!handler_) {
       std::_Exit(EXIT_SUCCESS);
     }
-    handler_(static_cast<int>(info.ssi_signo));
+    // The kernel's own signals (Ctrl-C) name no sender.
+    const bool from_parent =
+        info.ssi_code == SI_USER && static_cast<pid_t>(info.ssi_pid) == getppid();
+    handler_({static_cast<int>(info.ssi_signo), from_parent});
   }
 }
 

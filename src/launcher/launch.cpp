@@ -1,6 +1,7 @@
 #include "fastfd/launcher/launch.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,12 +9,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <stop_token>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
+#include "fastfd/core/stop_orders.h"
 #include "fastfd/launcher/http_probe.h"
+#include "launcher/child_process.h"
 
 namespace fastfd::launcher {
 namespace {
@@ -21,59 +24,64 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// The effective configuration in a folder that only this user may read; removed at the end.
+/// The effective configuration as a file without a name, which the children open through /proc of
+/// this process, at a restart as well. However this process ends, nothing of it is left over.
 class ConfigSnapshot {
  public:
-  explicit ConfigSnapshot(const config::ClusterConfig& config) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fastfd-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw LaunchError(pattern + ": can't make a folder for the cluster file: " +
-                        std::generic_category().message(errno));
+  explicit ConfigSnapshot(const config::ClusterConfig& config)
+      : fd_(::memfd_create("fastfd-cluster.yaml", MFD_CLOEXEC)) {
+    if (!fd_.is_open()) {
+      fail();
     }
-    folder_ = pattern;
-    std::ofstream out(file());
-    out << config::to_yaml(config);
-    out.close();
-    if (!out) {
-      std::filesystem::remove_all(folder_);
-      throw LaunchError(file().string() + ": can't write the cluster file; is the disk full?");
+    const std::string text = config::to_yaml(config);
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t written = ::write(fd_.get(), rest.data(), rest.size());
+      if (written >= 0) {
+        rest.remove_prefix(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        fail();
+      }
     }
   }
-  ~ConfigSnapshot() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  ConfigSnapshot(const ConfigSnapshot&) = delete;
-  ConfigSnapshot& operator=(const ConfigSnapshot&) = delete;
 
-  std::filesystem::path file() const { return folder_ / "cluster.yaml"; }
+  std::filesystem::path file() const {
+    return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
+  }
 
  private:
-  std::filesystem::path folder_;
+  [[noreturn]] static void fail() {
+    throw LaunchError("can't keep the effective cluster file in memory: " +
+                      std::generic_category().message(errno));
+  }
+
+  UniqueFd fd_;
 };
 
-std::atomic<Supervisor*> g_signal_target{nullptr};
-std::atomic<int> g_stop_signals{0};
+/// Whom signals reach, and what came so far.
+struct SignalTarget {
+  Supervisor* supervisor;
+  StopOrders orders;
+};
+std::atomic<SignalTarget*> g_signal_target{nullptr};
 
 void on_signal(int signal) {
-  Supervisor* supervisor = g_signal_target.load();
-  if (supervisor == nullptr) {
+  SignalTarget* target = g_signal_target.load();
+  if (target == nullptr) {
     return;
   }
-  // A closing terminal may send SIGHUP and SIGTERM together: only a repeated order is impatience.
-  if (signal == SIGHUP || g_stop_signals.fetch_add(1) == 0) {
-    supervisor->request_stop();
+  // A terminal that closes may send SIGHUP as well as another one: it never means impatience.
+  if (signal != SIGHUP && target->orders.is_impatient(Clock::now())) {
+    target->supervisor->request_kill();
   } else {
-    supervisor->request_kill();
+    target->supervisor->request_stop();
   }
 }
 
 /// Directs signals to a supervisor while it lives.
 class SignalScope {
  public:
-  explicit SignalScope(Supervisor* supervisor) {
-    g_stop_signals = 0;
-    g_signal_target = supervisor;
+  explicit SignalScope(Supervisor* supervisor) : target_{supervisor, {}} {
+    g_signal_target = &target_;
     struct sigaction action {};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
@@ -94,7 +102,8 @@ class SignalScope {
   SignalScope& operator=(const SignalScope&) = delete;
 
  private:
-  static constexpr std::array<int, 3> kSignals{SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array<int, 4> kSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  SignalTarget target_;
   std::array<struct sigaction, kSignals.size()> previous_{};
   struct sigaction previous_pipe_ {};
 };
@@ -132,8 +141,8 @@ void watch_ready(const std::stop_token& stop, const config::ClusterConfig& confi
     const Result<HttpReply> reply = http_get(host, http.port, "/ready", kProbeTimeout);
     if (reply && reply->status == 200) {
       supervisor.mark_ready();
-      print_line(
-          banner(config, fmt::format("http://{}:{}", host, http.port), Clock::now() - launched_at));
+      print_line(banner(config, "http://" + config::HostPort{host, http.port}.to_string(),
+                        Clock::now() - launched_at));
       return;
     }
     if (Clock::now() >= speak_at) {

@@ -18,7 +18,14 @@ std::string file_hint(const config::ClusterConfig& config) {
 }
 
 void check_port_free(const config::ClusterConfig& config, const config::HostPort& address,
-                     const std::string& key) {
+                     const std::string& key, const std::string& option) {
+  if (address.port == 0) {
+    throw LaunchError(fmt::format(
+        "{}{}: port 0 (any free port) can't be told to those who need it; give a port, as in "
+        "\"{}\", or say {} HOST:PORT",
+        config.source.empty() ? "" : config.source.string() + ": ", key,
+        config::HostPort{address.host, 8000}.to_string(), option));
+  }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -53,8 +60,8 @@ void check_port_free(const config::ClusterConfig& config, const config::HostPort
 }  // namespace
 
 void check_ports_free(const config::ClusterConfig& config) {
-  check_port_free(config, config.coordinator.http, "coordinator.http");
-  check_port_free(config, config.coordinator.control, "coordinator.control");
+  check_port_free(config, config.coordinator.http, "coordinator.http", "--http");
+  check_port_free(config, config.coordinator.control, "coordinator.control", "--control");
 }
 
 }  // namespace fastfd::launcher

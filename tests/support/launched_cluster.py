@@ -76,9 +76,10 @@ def open_stream(address, **fields):
 class Cluster:
     """`fastfd launch FILE` on ports of its own."""
 
-    def __init__(self, fastfd, *options, config="configs/quickstart.yaml"):
+    def __init__(self, fastfd, *options, config="configs/quickstart.yaml", host="127.0.0.1"):
+        """`host` is where HTTP is served."""
         http, control = free_ports(2)
-        self.http = f"127.0.0.1:{http}"
+        self.http = f"{host}:{http}"
         self.control = f"127.0.0.1:{control}"
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.launcher = subprocess.Popen(

@@ -10,10 +10,13 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
+import unittest.mock
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -24,8 +27,8 @@ FASTFD = None
 
 class ClusterTest(unittest.TestCase):
     @contextlib.contextmanager
-    def cluster(self, *options):
-        cluster = Cluster(FASTFD, *options)
+    def cluster(self, *options, **places):
+        cluster = Cluster(FASTFD, *options, **places)
         try:
             cluster.wait_ready()
             yield cluster
@@ -87,20 +90,88 @@ class ClusterTest(unittest.TestCase):
             wait_until(serves, "answer")
             self.assert_stops(cluster, cluster.launcher.terminate)
 
-    def test_running_requests_finish_when_told_to_stop(self):
-        with self.cluster() as cluster:
-            body = {"model": "atlas-moe", "max_tokens": 200, "stream": True, "ignore_eos": True,
-                    "messages": [{"role": "user", "content": "Hello"}]}
-            request = urllib.request.Request(
-                f"http://{cluster.http}/v1/chat/completions", json.dumps(body).encode(),
-                {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as stream:
+    def test_an_order_that_arrives_in_copies_is_one(self):
+        """`timeout` signals the launcher and then its group, a terminal several processes."""
+        def send_twice(cluster):
+            cluster.launcher.terminate()
+            cluster.launcher.send_signal(signal.SIGINT)
+        self.finishes_what_runs(send_twice)
+
+    def test_sigquit_drains_as_well(self):
+        self.finishes_what_runs(lambda cluster: cluster.launcher.send_signal(signal.SIGQUIT))
+
+    def test_a_stop_of_all_processes_at_once_drains(self):
+        """systemd signals every process of a service, and the launcher passes the order on."""
+        def send_to_all(cluster):
+            pids = [*cluster.children().values(), cluster.launcher.pid]
+            self.assertEqual(len(pids), 6)
+            for pid in pids:  # the servers first: the worst order
+                os.kill(pid, signal.SIGTERM)
+        self.finishes_what_runs(send_to_all)
+
+    def test_two_deliberate_orders_kill(self):
+        with self.cluster("--drain-seconds", "3600") as cluster:
+            pids = list(cluster.children().values())
+            with self.stream(cluster, max_tokens=1500, n=16) as stream:
                 stream.readline()
-                cluster.launcher.terminate()
+                cluster.launcher.send_signal(signal.SIGINT)
+                time.sleep(1.2)
+                self.assertIsNone(cluster.launcher.poll(), "one order drains")
+                cluster.launcher.send_signal(signal.SIGINT)
+                cluster.launcher.wait(timeout=PATIENCE_S)
+            self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+            self.assertIn("killing it", cluster.log_text())
+
+    def test_a_server_told_to_stop_serves_on_for_the_drain_and_leaves(self):
+        with self.cluster("--drain-seconds", "6") as cluster:
+            victim = cluster.children()["ffn-server 0"]
+            told_at = time.monotonic()
+            os.kill(victim, signal.SIGTERM)
+            self.assertTrue(cluster.chat()["choices"][0]["message"]["content"])
+            self.assertTrue(is_alive(victim))
+            wait_until(lambda: not is_alive(victim), "end of the server")
+            self.assertGreater(time.monotonic() - told_at, 6.5)
+
+    def test_nothing_is_left_of_a_launcher_that_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with unittest.mock.patch.dict(os.environ, TMPDIR=folder), self.cluster() as cluster:
+                cluster.launcher.kill()
+                cluster.launcher.wait()
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_addresses_of_version_6_are_shown_in_brackets(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("this host has no IPv6")
+        with self.cluster(host="[::1]") as cluster:  # readiness waits for the line
+            self.assertIn(f"is ready at http://{cluster.http} ", cluster.log_text())
+
+    def test_running_requests_finish_when_told_to_stop(self):
+        self.finishes_what_runs(lambda cluster: cluster.launcher.terminate())
+
+    @contextlib.contextmanager
+    def stream(self, cluster, **fields):
+        body = {"model": "atlas-moe", "stream": True, "ignore_eos": True,
+                "messages": [{"role": "user", "content": "Hello"}]} | fields
+        request = urllib.request.Request(
+            f"http://{cluster.http}/v1/chat/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as stream:
+            yield stream
+
+    def finishes_what_runs(self, stop):
+        with self.cluster("--drain-seconds", "60") as cluster:
+            pids = list(cluster.children().values())
+            with self.stream(cluster, max_tokens=200) as stream:
+                stream.readline()
+                stop(cluster)
                 text = stream.read().decode()
             self.assertTrue(text.rstrip().endswith("data: [DONE]"), text[-200:])
             self.assertIn('"finish_reason":"length"', text.replace(" ", ""))
-            self.assertEqual(cluster.launcher.wait(timeout=PATIENCE_S), 0)
+            self.assertEqual(cluster.launcher.wait(timeout=PATIENCE_S), 0, cluster.log_text())
+            self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+            self.assertNotIn("killing it", cluster.log_text())
 
     def test_requests_that_outlast_the_drain_are_told_that_the_cluster_shuts_down(self):
         with self.cluster("--drain-seconds", "0.5") as cluster, contextlib.ExitStack() as opened:

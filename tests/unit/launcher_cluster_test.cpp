@@ -122,6 +122,20 @@ TEST(PortCheck, NamesTheTakenPortAndItsKey) {
   EXPECT_THROW(check_ports_free(config), LaunchError);
 }
 
+TEST(PortCheck, RefusesPortsThatNobodyCouldBeTold) {
+  config::ClusterConfig config;
+  config.source = "cluster.yaml";
+  config.coordinator.http = {"::1", 0};
+  try {
+    check_ports_free(config);
+    FAIL() << "port 0 was accepted";
+  } catch (const LaunchError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cluster.yaml: coordinator.http: port 0"));
+    EXPECT_THAT(error.what(), HasSubstr("\"[::1]:8000\""));
+    EXPECT_THAT(error.what(), HasSubstr("--http HOST:PORT"));
+  }
+}
+
 TEST(ClusterChildren, OneProcessARoleAndRank) {
   config::ClusterConfig config;
   config.attention.servers = 2;

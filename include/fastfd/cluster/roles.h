@@ -1,8 +1,9 @@
 #pragma once
 
 /// The three roles as processes: what `fastfd launch` starts. Each function blocks until SIGINT or
-/// SIGTERM has been handled (the coordinator drains first) and returns the exit status of the
-/// process: 0 after a clean stop, 1 when the role could not start or was refused at the handshake.
+/// SIGTERM has been handled (the coordinator drains first; a server goes on until the coordinator
+/// is done, for the drain time and a second at most) and returns the exit status of the process: 0
+/// after a clean stop, 1 when the role could not start or was refused at the handshake.
 
 #include "fastfd/config/cluster_config.h"
 #include "fastfd/core/ids.h"
