@@ -41,6 +41,15 @@ Clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+constexpr Clock::duration kFirstBackoff = std::chrono::milliseconds(100);
+constexpr Clock::duration kLongestBackoff = std::chrono::seconds(1);
+
+/// Whether anything came back, an error or half of a stream included.
+bool was_answered(const RequestRecord& record) {
+  const bool silent_close = record.failure == FailureKind::kBrokenStream && !record.has_token;
+  return record.failure != FailureKind::kConnect && !silent_close;
+}
+
 /// One run: its event loop and its records.
 class LoadRun {
  public:
@@ -73,7 +82,7 @@ class LoadRun {
     }
     asio::co_spawn(io_, report_progress(), rethrow);
     io_.run();
-    LoadResult result{{}, interrupted_};
+    LoadResult result{{}, interrupted_, given_up_};
     result.records.reserve(records_.size());
     for (RequestRecord& record : records_) {
       if (record.failure == FailureKind::kCancelled) {
@@ -87,17 +96,32 @@ class LoadRun {
  private:
   /// Whether a request that is due at `due_s` belongs to this run.
   bool may_begin(double due_s) const {
-    return (arrivals_.num_requests == 0 || records_.size() < arrivals_.num_requests) &&
+    return !given_up_ &&
+           (arrivals_.num_requests == 0 || records_.size() < arrivals_.num_requests) &&
            (arrivals_.duration_s <= 0 || due_s < arrivals_.duration_s);
   }
 
   /// A client of the closed loop: the next request when the last one has ended.
   asio::awaitable<void> repeat() {
+    asio::steady_timer timer(io_);
+    Clock::duration backoff = kFirstBackoff;
     while (may_begin(client_.now_s())) {
       const std::uint64_t index = records_.size();
       RequestRecord& record = records_.emplace_back();
       record.start_s = client_.now_s();
       co_await run_request(record, index);
+      if (was_answered(record)) {
+        answered_s_ = client_.now_s();
+        backoff = kFirstBackoff;
+        continue;
+      }
+      // A dead server refuses at once: without a pause this loop would do nothing but connect.
+      given_up_ = given_up_ || client_.now_s() - answered_s_ > arrivals_.give_up_after_s;
+      if (may_begin(client_.now_s())) {
+        timer.expires_after(backoff);
+        co_await timer.async_wait(asio::use_awaitable);
+        backoff = std::min(2 * backoff, kLongestBackoff);
+      }
     }
     --in_flight_;
     stop_if_over();
@@ -177,6 +201,8 @@ class LoadRun {
   std::uint64_t in_flight_ = 0;        // requests; in the closed loop clients that go on
   bool all_arrived_ = false;
   bool interrupted_ = false;
+  double answered_s_ = 0;  // closed loop: when a connection was last answered
+  bool given_up_ = false;
   LoadProgress progress_;
 };
 

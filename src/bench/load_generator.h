@@ -23,6 +23,8 @@ struct Arrivals {
   double duration_s = 0;               ///< 0: no limit
   std::uint64_t seed = 0;
   std::uint64_t first_item = 0;  ///< index of the first work item
+  /// A closed loop ends when no connection has been answered for so long.
+  double give_up_after_s = 30;
 };
 
 /// How far a run is; told about ten times a second.
@@ -43,6 +45,7 @@ struct WholeReply {
 struct LoadResult {
   std::vector<RequestRecord> records;  ///< in order of their start
   bool interrupted = false;
+  bool given_up = false;  ///< the server was away for Arrivals::give_up_after_s
 };
 
 /// Sends requests to one server from one thread, over connections that are kept and reused. Not
@@ -60,7 +63,8 @@ class LoadGenerator {
   WholeReply get(const std::string& path);
 
   /// Runs until all requests have ended. SIGINT or SIGTERM ends it early: what is in flight is
-  /// recorded as interrupted. No request is left out of the result.
+  /// recorded as interrupted. No request is left out of the result. A client of the closed loop
+  /// that gets no answer to its connection waits before the next, longer each time.
   LoadResult run(const Dialect& dialect, const Workload& workload, const Arrivals& arrivals,
                  const std::function<void(const LoadProgress&)>& on_progress);
 

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace fastfd::bench {
 
 std::string progress_line(const LoadProgress& progress, const Arrivals& arrivals,
-                          double tokens_per_s) {
+                          double tokens_per_s, const std::string& phase) {
   // Whichever limit is nearer: requests or time.
   double share = 0;
   if (arrivals.num_requests > 0) {
@@ -29,13 +30,13 @@ std::string progress_line(const LoadProgress& progress, const Arrivals& arrivals
   const std::string of_all =
       arrivals.num_requests > 0 ? fmt::format("/{}", arrivals.num_requests) : "";
   return fmt::format(
-      "[{}] {:3.0f}%  {:.0f} s  {}{} requests  {} in flight  {} failed  {:.0f} tokens/s", bar,
-      share * 100, progress.elapsed_s, progress.finished, of_all,
+      "{}{}[{}] {:3.0f}%  {:.0f} s  {}{} requests  {} in flight  {} failed  {:.0f} tokens/s", phase,
+      phase.empty() ? "" : " ", bar, share * 100, progress.elapsed_s, progress.finished, of_all,
       progress.started - progress.finished, progress.failed, tokens_per_s);
 }
 
-ProgressDisplay::ProgressDisplay(const Arrivals& arrivals)
-    : arrivals_(arrivals), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
+ProgressDisplay::ProgressDisplay(const Arrivals& arrivals, std::string phase)
+    : arrivals_(arrivals), phase_(std::move(phase)), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 ProgressDisplay::~ProgressDisplay() {
   if (is_terminal_ && shown_at_s_ > 0) {
@@ -56,7 +57,7 @@ void ProgressDisplay::show(const LoadProgress& progress) {
   }
   shown_at_s_ = progress.elapsed_s;
   shown_chunks_ = progress.token_chunks;
-  const std::string line = progress_line(progress, arrivals_, chunks_per_s_);
+  const std::string line = progress_line(progress, arrivals_, chunks_per_s_, phase_);
   fmt::print(stderr, "{}{}{}", is_terminal_ ? "\r\x1b[K" : "", line, is_terminal_ ? "" : "\n");
   std::fflush(stderr);
 }

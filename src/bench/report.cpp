@@ -99,8 +99,10 @@ std::string table(const Report& report) {
   row("server", report.options.url + endpoint_path(report.dialect.endpoint));
   row("model", report.dialect.model);
   row("load", load_text(report.options));
-  row("measured",
-      fmt::format("{:.2f} s{}", s.duration_s, report.interrupted ? " (interrupted)" : ""));
+  row("measured", fmt::format("{:.2f} s{}", s.duration_s,
+                              report.interrupted ? " (interrupted)"
+                              : report.given_up  ? " (server away, ended early)"
+                                                 : ""));
   row("requests", fmt::format("{} ok, {} failed, at most {} in flight", s.num_ok,
                               s.num_requests - s.num_ok, s.peak_concurrency));
   for (const auto& [name, failure] : s.failures) {
@@ -143,6 +145,7 @@ json to_json(const Report& report) {
   }
   return {{"options", options_json(report)},
           {"interrupted", report.interrupted},
+          {"given_up", report.given_up},
           {"duration_s", s.duration_s},
           {"num_requests", s.num_requests},
           {"num_ok", s.num_ok},

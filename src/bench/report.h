@@ -15,6 +15,7 @@ struct Report {
   Dialect dialect;
   bool token_prompts = false;
   bool interrupted = false;
+  bool given_up = false;  ///< the server was away, see Arrivals::give_up_after_s
   Summary summary;
   std::vector<RequestRecord> records;
 };

@@ -1,18 +1,19 @@
 #include "fastfd/bench/serve_bench.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "bench/load_generator.h"
 #include "bench/progress.h"
 #include "bench/report.h"
+#include "bench/report_file.h"
 #include "bench/url.h"
 #include "bench/workload.h"
 
@@ -33,11 +34,16 @@ class FixedWorkload final : public Workload {
 };
 
 void check_options(const ServeBenchOptions& options) {
-  if (options.request_rate && !(*options.request_rate > 0)) {
-    throw BenchError("--request-rate must be more than 0");
+  const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
+  if (options.request_rate && !is_positive(*options.request_rate)) {
+    throw BenchError("--request-rate must be a number above 0");
   }
-  if (options.duration_s < 0 || !(options.timeout_s > 0)) {
-    throw BenchError("--duration must not be negative, and --timeout must be more than 0");
+  if (!(options.duration_s == 0 || is_positive(options.duration_s)) ||
+      !is_positive(options.timeout_s)) {
+    throw BenchError("--duration and --timeout must be numbers above 0");
+  }
+  if (options.temperature && !(std::isfinite(*options.temperature) && *options.temperature >= 0)) {
+    throw BenchError("--temperature must be a number from 0");
   }
   if (options.endpoint == Endpoint::kChat && options.prompt_kind == PromptKind::kTokens) {
     throw BenchError("--prompts tokens needs --endpoint completions: chat takes text only");
@@ -168,35 +174,54 @@ void warm_up(LoadGenerator& generator, const Dialect& dialect, const Workload& w
   arrivals.concurrency = std::min(options.num_warmup, kMostAtOnce);
   arrivals.num_requests = options.num_warmup;
   arrivals.first_item = std::uint64_t{1} << 40;  // never measured later: no prefix-cache hits
-  if (generator.run(dialect, workload, arrivals, {}).interrupted) {
+  ProgressDisplay display(arrivals, "warm-up");
+  const auto show = [&display](const LoadProgress& progress) { display.show(progress); };
+  if (generator.run(dialect, workload, arrivals, show).interrupted) {
     throw Interrupted{};
   }
 }
 
-void write_file(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) {
-    throw BenchError(file.string() + ": can't write the report; check the folder and the disk");
+/// The files that were asked for; opened before anything is measured.
+struct ReportFiles {
+  explicit ReportFiles(const ServeBenchOptions& options) {
+    if (!options.json_file.empty() && options.json_file != "-") {
+      json.emplace(options.json_file);
+    }
+    if (!options.html_file.empty()) {
+      html.emplace(options.html_file);
+    }
+  }
+  std::optional<ReportFile> json;
+  std::optional<ReportFile> html;
+};
+
+void publish(const Report& report, ReportFiles& files) {
+  const bool json_to_stdout = report.options.json_file == "-";
+  fmt::print("{}", json_to_stdout ? to_json(report).dump(2) + "\n" : table(report));
+  std::fflush(stdout);
+  if (files.json) {
+    files.json->write(to_json(report).dump(2) + "\n");
+  }
+  if (files.html) {
+    files.html->write(to_html(report));
   }
 }
 
-void publish(const Report& report) {
-  const ServeBenchOptions& options = report.options;
-  const bool json_to_stdout = options.json_file == "-";
-  fmt::print("{}", json_to_stdout ? to_json(report).dump(2) + "\n" : table(report));
-  std::fflush(stdout);
-  if (!options.json_file.empty() && !json_to_stdout) {
-    write_file(options.json_file, to_json(report).dump(2) + "\n");
+/// Whether the figures are of a server that served; says why not.
+bool judge(const Report& report) {
+  const std::uint64_t num_failed = report.summary.num_requests - report.summary.num_ok;
+  if (report.given_up) {
+    fmt::print(stderr, "fastfd: error: the server was away for too long; the run ended early\n");
   }
-  if (!options.html_file.empty()) {
-    write_file(options.html_file, to_html(report));
+  if (report.summary.num_ok > 0 && num_failed <= report.summary.num_ok) {
+    return !report.given_up;
   }
+  fmt::print(stderr, "fastfd: error: {} of {} requests failed: the figures say little\n",
+             num_failed, report.summary.num_requests);
+  return false;
 }
 
 Report measure(ServeBenchOptions options) {
-  check_options(options);
   const Url url = parse_url(options.url);
   options.url = url.to_string();
   if (options.num_requests == 0 && options.duration_s <= 0) {
@@ -220,7 +245,7 @@ Report measure(ServeBenchOptions options) {
   warm_up(generator, probed.dialect, *workload, options);
 
   const Arrivals arrivals{options.request_rate, options.concurrency, options.num_requests,
-                          options.duration_s,   options.seed,        0};
+                          options.duration_s, options.seed};
   LoadResult result;
   {
     ProgressDisplay display(arrivals);
@@ -228,8 +253,8 @@ Report measure(ServeBenchOptions options) {
                            [&display](const LoadProgress& progress) { display.show(progress); });
   }
   Summary summary = summarize(result.records, options.slo);
-  return {std::move(options), probed.dialect,     probed.token_prompts,
-          result.interrupted, std::move(summary), std::move(result.records)};
+  return {std::move(options), probed.dialect,     probed.token_prompts,     result.interrupted,
+          result.given_up,    std::move(summary), std::move(result.records)};
 }
 
 }  // namespace
@@ -237,12 +262,14 @@ Report measure(ServeBenchOptions options) {
 int run_serve_bench(const ServeBenchOptions& options) {
   constexpr int kInterruptedStatus = 130;
   try {
+    check_options(options);
+    ReportFiles files(options);
     const Report report = measure(options);
-    publish(report);
+    publish(report, files);
     if (report.interrupted) {
       return kInterruptedStatus;
     }
-    return report.summary.num_ok > 0 ? 0 : 1;
+    return judge(report) ? 0 : 1;
   } catch (const Interrupted&) {
     return kInterruptedStatus;
   }

@@ -10,6 +10,7 @@
 #include <random>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace fastfd::bench {
@@ -193,10 +194,17 @@ std::vector<DatasetEntry> parse_sharegpt(const std::string& json_text,
 }
 
 std::unique_ptr<Workload> sharegpt_workload(const std::filesystem::path& file, std::uint64_t seed) {
-  std::ifstream in(file, std::ios::binary);
+  // Looked at before it is opened: opening a FIFO waits for a writer, perhaps for ever.
+  std::error_code error;
+  std::ifstream in;
+  if (std::filesystem::is_regular_file(file, error)) {
+    in.open(file, std::ios::binary);
+  }
   std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
+  if (in.is_open()) {
+    text << in.rdbuf();
+  }
+  if (!in.is_open() || !in) {
     throw BenchError(file.string() +
                      ": can't read the dataset; give --dataset a ShareGPT JSON file");
   }

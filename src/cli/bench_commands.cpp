@@ -1,8 +1,10 @@
-#include <map>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "fastfd/bench/serve_bench.h"
 #include "fastfd/cluster/offline_bench.h"
 #include "fastfd/config/cluster_config.h"
@@ -14,6 +16,9 @@ namespace {
 using bench::Endpoint;
 using bench::PromptKind;
 using bench::ServeBenchOptions;
+
+constexpr double kMostSeconds = 7 * 86'400;
+constexpr std::uint64_t kMostTokens = 1U << 24;  // of one sequence: as model.max_model_len
 
 /// Options whose form on the command line differs from the struct's.
 struct ServeArguments {
@@ -30,12 +35,12 @@ void add_target_options(CLI::App& command, ServeArguments& arguments) {
       ->capture_default_str();
   command.add_option("--model", options.model, "Model name; default: the server's first");
   command.add_option("--api-key", options.api_key, "Sent as bearer token");
-  const std::map<std::string, Endpoint> endpoints{{"completions", Endpoint::kCompletions},
-                                                  {"chat", Endpoint::kChat}};
   command.add_option("--endpoint", options.endpoint, "completions (default) or chat")
       ->type_name("KIND")
-      ->transform(CLI::CheckedTransformer(endpoints).description(""));
+      ->transform(
+          one_of<Endpoint>({{"completions", Endpoint::kCompletions}, {"chat", Endpoint::kChat}}));
   command.add_option("--timeout", options.timeout_s, "Seconds that one request may take")
+      ->check(number(LowEnd::kAbove, 0, kMostSeconds))
       ->capture_default_str();
 }
 
@@ -44,39 +49,50 @@ void add_load_options(CLI::App& command, ServeArguments& arguments) {
   command
       .add_option("--request-rate", arguments.request_rate,
                   "Requests per second with Poisson arrivals; default: a closed loop")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--concurrency", options.concurrency,
-                     "Clients of the closed loop (default 8), or most requests in flight");
-  command.add_option("--num-requests", options.num_requests,
-                     "How many requests; default 100 unless --duration is given");
+      ->check(number(LowEnd::kAbove, 0, 1e6));
+  command
+      .add_option("--concurrency", options.concurrency,
+                  "Clients of the closed loop (default 8), or most requests in flight")
+      ->check(whole_number(1, 65'536));
+  command
+      .add_option("--num-requests", options.num_requests,
+                  "How many requests; default 100 unless --duration is given")
+      ->check(whole_number(1, 100'000'000));
   command.add_option("--duration", options.duration_s, "Seconds during which requests begin")
-      ->check(CLI::PositiveNumber);
+      ->check(number(LowEnd::kAbove, 0, kMostSeconds));
   command.add_option("--warmup", options.num_warmup, "Requests before the measurement")
+      ->check(whole_number(0, 1'000'000))
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of prompts, lengths and arrivals")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
 }
 
 void add_prompt_options(CLI::App& command, ServeArguments& arguments) {
   ServeBenchOptions& options = arguments.options;
   command.add_option("--input-len", options.input_len, "Tokens of a synthetic prompt")
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
   command.add_option("--output-len", options.output_len, "Tokens to generate")
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
   command
       .add_option("--range-ratio", options.range_ratio,
                   "Lengths are uniform within this share of the length around it")
+      ->check(number(LowEnd::kFrom, 0, 0.999))
       ->capture_default_str();
-  const std::map<std::string, PromptKind> kinds{
-      {"auto", PromptKind::kAuto}, {"tokens", PromptKind::kTokens}, {"text", PromptKind::kText}};
   command.add_option("--prompts", options.prompt_kind, "Synthetic prompts: auto, tokens or text")
       ->type_name("KIND")
-      ->transform(CLI::CheckedTransformer(kinds).description(""));
+      ->transform(one_of<PromptKind>({{"auto", PromptKind::kAuto},
+                                      {"tokens", PromptKind::kTokens},
+                                      {"text", PromptKind::kText}}));
   command.add_option("--vocab-size", options.vocab_size, "Random token ids are smaller than this")
+      ->check(whole_number(1, std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
   command.add_option("--dataset", options.dataset, "ShareGPT-format JSON file of prompts")
       ->type_name("FILE");
-  command.add_option("--temperature", arguments.temperature, "Default: the server's");
+  command.add_option("--temperature", arguments.temperature, "Default: the server's")
+      ->check(number(LowEnd::kFrom, 0, 100));
   command.add_flag("--stop-at-eos", arguments.stop_at_eos,
                    "Let the model end early instead of asking for exact lengths");
 }
@@ -126,16 +142,16 @@ void add_offline(CLI::App& bench, Action& action) {
       bench.add_subcommand("offline", "Measure the engine of a cluster file without HTTP");
   command->add_option("file", arguments->file, "Cluster file (YAML)")->required();
   command->add_option("--batch", options.batch, "Sequences that run together")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, 65'536))
       ->capture_default_str();
   command->add_option("--prompt-len", options.prompt_len, "Tokens of each prompt")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
   command->add_option("--output-len", options.output_len, "Tokens generated for each sequence")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, kMostTokens))
       ->capture_default_str();
   command->add_option("--repeat", options.repeat, "Runs; the median is reported")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, 10'000))
       ->capture_default_str();
   command->add_flag("--colocated", options.colocated,
                     "Attention and FFN take turns on one thread: the baseline");

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/host_port.h"
+#include "cli/option_values.h"
 #include "fastfd/cluster/roles.h"
 #include "fastfd/launcher/launch.h"
 
@@ -37,7 +38,7 @@ void add_options(CLI::App& command, LaunchArguments& arguments) {
       .add_option("--drain-seconds", arguments.drain_s,
                   "How long running requests may go on after SIGINT or SIGTERM, instead of "
                   "faults.drain_timeout_ms")
-      ->check(CLI::Range(0.0, 86'400.0))
+      ->check(number(LowEnd::kFrom, 0, 86'400))
       ->type_name("SECONDS");
   command.add_flag("--print-config", arguments.print_config,
                    "Print the effective configuration and start nothing");

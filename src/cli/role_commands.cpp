@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "fastfd/cluster/roles.h"
 #include "fastfd/config/cluster_config.h"
 #include "fastfd/core/logging.h"
@@ -49,7 +50,9 @@ void add_role_commands(CLI::App& app, Action& action) {
 
   CLI::App* attention =
       add_role(app, "attention-server", "Run one attention server (launch does this)", *arguments);
-  attention->add_option("--rank", arguments->rank, "Which one, from 0")->required();
+  attention->add_option("--rank", arguments->rank, "Which one, from 0")
+      ->required()
+      ->check(whole_number(0, kMaxServers - 1));
   attention->callback([&action, arguments] {
     action = [arguments] {
       const auto config = load(*arguments, "attention " + std::to_string(arguments->rank));
@@ -59,7 +62,9 @@ void add_role_commands(CLI::App& app, Action& action) {
   });
 
   CLI::App* ffn = add_role(app, "ffn-server", "Run one FFN server (launch does this)", *arguments);
-  ffn->add_option("--rank", arguments->rank, "Which one, from 0")->required();
+  ffn->add_option("--rank", arguments->rank, "Which one, from 0")
+      ->required()
+      ->check(whole_number(0, kMaxServers - 1));
   ffn->callback([&action, arguments] {
     action = [arguments] {
       const auto config = load(*arguments, "ffn " + std::to_string(arguments->rank));

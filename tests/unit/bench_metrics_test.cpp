@@ -181,6 +181,8 @@ TEST(ProgressLine, TakesTheNearerLimit) {
   EXPECT_THAT(line, HasSubstr("25/100 requests"));
   EXPECT_THAT(line, HasSubstr("5 in flight"));
   EXPECT_THAT(line, HasSubstr("1 failed"));
+  EXPECT_THAT(progress_line(progress, arrivals, 1234, "warm-up"),
+              ::testing::StartsWith("warm-up ["));
 }
 
 }  // namespace

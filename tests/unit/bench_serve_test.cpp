@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +17,8 @@
 #include <vector>
 
 #include "bench/load_generator.h"
+#include "bench/url.h"
+#include "bench/workload.h"
 #include "bench_test_server.h"
 #include "fastfd/bench/serve_bench.h"
 
@@ -183,7 +187,9 @@ TEST(ServeBench, CountsEveryFailureByKind) {
   ServeBenchOptions options = small_bench(server, file);
   options.num_requests = 60;
   options.num_warmup = 0;
-  EXPECT_EQ(run_serve_bench(options), 0);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_serve_bench(options), 1) << "most requests failed";
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("50 of 60 requests failed"));
   const json report = file.read();
   EXPECT_EQ(report["num_requests"], 60);
   EXPECT_EQ(report["num_ok"], 10);
@@ -287,6 +293,104 @@ TEST(ServeBench, AnUnreachableServerIsNamedWithARemedy) {
     EXPECT_THAT(error.what(), HasSubstr(url));
     EXPECT_THAT(error.what(), HasSubstr("is the server running?"));
   }
+}
+
+TEST(ServeBench, ADeadServerIsNotHammeredAndGivenUp) {
+  std::uint16_t port = 0;
+  {
+    const TestServer gone([](const TestRequest&, const TestConnection&) { return false; });
+    port = parse_url(gone.url()).port;
+  }
+  LoadGenerator generator({"127.0.0.1", port, ""}, "", 60);
+  ServeBenchOptions options;
+  const auto workload = synthetic_workload(options, true, {});
+  Arrivals arrivals;
+  arrivals.concurrency = 4;
+  arrivals.give_up_after_s = 0.5;
+  const LoadResult result = generator.run({}, *workload, arrivals, {});
+  EXPECT_TRUE(result.given_up);
+  // At 0, 0.1, 0.3 and 0.7 s each; a loaded machine makes them fewer.
+  EXPECT_LE(result.records.size(), 4U * 4U);
+  EXPECT_GE(result.records.size(), 4U);
+}
+
+TEST(ServeBench, AServerThatHangsUpAtOnceIsNotHammeredEither) {
+  std::atomic<bool> dead{false};
+  std::atomic<int> num_hang_ups{0};
+  const TestServer server([&](const TestRequest& request, const TestConnection& connection) {
+    if (dead) {
+      ++num_hang_ups;
+      return false;
+    }
+    dead = request.path != "/v1/models";  // after the probe
+    return answer_well(request, connection);
+  });
+  const TemporaryFile file;
+  ServeBenchOptions options = small_bench(server, file);
+  options.num_warmup = 0;
+  options.num_requests = 0;
+  options.duration_s = 0.5;
+  EXPECT_EQ(run_serve_bench(options), 1);
+  EXPECT_EQ(file.read()["num_ok"], 0);
+  EXPECT_LE(num_hang_ups.load(), 4 * 4);
+}
+
+TEST(ServeBench, ReportsThatCantBeWrittenAreFoundOutBeforeTheRun) {
+  std::atomic<int> num_requests{0};
+  const TestServer server([&](const TestRequest& request, const TestConnection& connection) {
+    ++num_requests;
+    return answer_well(request, connection);
+  });
+  const TemporaryFile file;
+  for (const char* path : {"/nonexistent/report.json", "/"}) {
+    ServeBenchOptions options = small_bench(server, file);
+    options.json_file = path;
+    EXPECT_THROW(run_serve_bench(options), BenchError) << path;
+    options = small_bench(server, file);
+    options.html_file = path;
+    EXPECT_THROW(run_serve_bench(options), BenchError) << path;
+  }
+  EXPECT_EQ(num_requests.load(), 0);
+  EXPECT_FALSE(std::filesystem::exists(file.path())) << "nothing is left of a run that never began";
+}
+
+TEST(ServeBench, AnOldReportStaysUntilThereIsANewOne) {
+  const TemporaryFile file;
+  std::ofstream(file.path()) << std::string(100'000, ' ') << "{\"old\": true}";
+  ServeBenchOptions options;
+  options.url = "http://127.0.0.1:1";
+  options.json_file = file.path();
+  EXPECT_THROW(run_serve_bench(options), BenchError);
+  EXPECT_EQ(file.read()["old"], true);
+  const TestServer server(
+      [](const TestRequest& r, const TestConnection& c) { return answer_well(r, c); });
+  EXPECT_EQ(run_serve_bench(small_bench(server, file)), 0);
+  EXPECT_FALSE(file.read().contains("old"));
+}
+
+TEST(ServeBench, NumbersThatAreNoneAreRefused) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const double bad : {nan, inf, -1.0}) {
+    ServeBenchOptions options;
+    options.duration_s = bad;
+    EXPECT_THROW(run_serve_bench(options), BenchError);
+    options = {};
+    options.timeout_s = bad;
+    EXPECT_THROW(run_serve_bench(options), BenchError);
+    options = {};
+    options.request_rate = bad;
+    EXPECT_THROW(run_serve_bench(options), BenchError);
+    options = {};
+    options.temperature = bad;
+    EXPECT_THROW(run_serve_bench(options), BenchError);
+  }
+}
+
+TEST(ServeBench, ADatasetThatIsNoFileIsRefused) {
+  const TemporaryFile file;
+  ASSERT_EQ(::mkfifo(file.path().c_str(), 0600), 0);
+  EXPECT_THROW(sharegpt_workload(file.path(), 0), BenchError) << "nobody writes to the FIFO";
 }
 
 TEST(ServeBench, AServerThatIsNotReadyAndAnUnknownModelAreErrors) {

@@ -4,6 +4,7 @@ Usage: cli_test.py FASTFD, in the root of the sources.
 """
 
 import contextlib
+import os
 import pathlib
 import socket
 import subprocess
@@ -106,6 +107,59 @@ class CliTest(unittest.TestCase):
             self.assert_fails(["launch", QUICKSTART, "--http", f"127.0.0.1:{free_port()}",
                                "--control", f"127.0.0.1:{port}"], 1, str(port),
                               "coordinator.control")
+
+    def test_numbers_are_checked_with_the_legal_range(self):
+        for option, bad, legal in (
+                ("--num-requests", "-1", "from 1 to 100000000"),
+                ("--num-requests", "0", "from 1 to"), ("--num-requests", "1.5", "whole number"),
+                ("--num-requests", "99999999999999999999", "from 1 to"),
+                ("--concurrency", "0", "from 1 to 65536"), ("--concurrency", "-1", "from 1 to"),
+                ("--request-rate", "0", "above 0"), ("--request-rate", "nan", "above 0"),
+                ("--duration", "nan", "above 0"), ("--duration", "inf", "above 0"),
+                ("--duration", "0", "above 0"), ("--timeout", "nan", "above 0"),
+                ("--timeout", "-1", "above 0"), ("--temperature", "nan", "from 0 to 100"),
+                ("--temperature", "-1", "from 0 to"), ("--warmup", "-1", "from 0 to"),
+                ("--seed", "-1", "from 0 to"), ("--input-len", "0", "from 1 to"),
+                ("--output-len", "-5", "from 1 to"), ("--range-ratio", "1", "from 0 to 0.999"),
+                ("--vocab-size", "-1", "from 1 to")):
+            with self.subTest(option=option, bad=bad):
+                self.assert_fails(["bench", "serve", option, bad], 2, option, f"'{bad}'", legal)
+        for option in ("--batch", "--prompt-len", "--output-len", "--repeat"):
+            for bad in ("0", "-1", "nan", "1e99"):
+                self.assert_fails(["bench", "offline", QUICKSTART, option, bad], 2, option,
+                                  "from 1 to")
+        for bad in ("nan", "-nan", "inf", "-1", "1e9", "soon"):
+            self.assert_fails(["launch", QUICKSTART, "--print-config", f"--drain-seconds={bad}"], 2,
+                              "--drain-seconds", "from 0 to 86400")
+        self.assert_fails(["ffn-server", "--config", QUICKSTART, "--rank", "-1"], 2, "--rank",
+                          "from 0 to 63")
+
+    def test_words_are_checked_with_the_legal_ones(self):
+        done = fastfd("bench", "serve", "--endpoint", "foo")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--endpoint: 'foo' is not one of completions, chat\n", done.stderr)
+        self.assert_fails(["bench", "serve", "--prompts", "x"], 2, "'x' is not one of auto, tokens")
+
+    def test_launch_needs_ports_that_can_be_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "c.yaml")
+            file.write_text("model: {path: models/atlas-moe}\n"
+                            "coordinator: {http: '127.0.0.1:0'}\n")
+            self.assert_fails(["launch", str(file)], 1, str(file), "coordinator.http: port 0",
+                              "--http HOST:PORT")
+
+    def test_a_file_that_is_none_is_refused_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = pathlib.Path(folder, "fifo")
+            os.mkfifo(fifo)
+            self.assert_fails(["launch", str(fifo)], 1, "can't be read as a file")
+            self.assert_fails(["ffn-server", "--config", str(fifo), "--rank", "0"], 1, str(fifo))
+
+    def test_control_characters_dont_cut_a_message(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "c.yaml")
+            file.write_text('model: {path: models/atlas-moe}\nlog_level: "a\\0b"\n')
+            self.assert_fails(["launch", str(file)], 1, "'a\\x00b' is not known", "use one of trace")
 
     def test_ranks_are_checked(self):
         self.assert_fails(["ffn-server", "--config", QUICKSTART, "--rank", "2"], 1, "--rank 2",

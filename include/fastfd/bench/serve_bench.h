@@ -7,6 +7,9 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+
+#include "fastfd/core/printable.h"
 
 namespace fastfd::bench {
 
@@ -14,7 +17,7 @@ namespace fastfd::bench {
 /// names cause and remedy.
 class BenchError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit BenchError(std::string_view what) : std::runtime_error(printable(what)) {}
 };
 
 enum class Endpoint : std::uint8_t { kCompletions, kChat };
@@ -70,8 +73,9 @@ struct ServeBenchOptions {
 };
 
 /// Runs the benchmark, shows progress on stderr and the table on stdout. Returns the exit status:
-/// 0, 1 when no request succeeded, 130 when interrupted (what was measured is reported). Blocks;
-/// handles SIGINT and SIGTERM meanwhile. Throws BenchError.
+/// 0, 1 when no request succeeded, more than half failed or the server was away for 30 s, 130 when
+/// interrupted; what was measured is reported in any case. Blocks; handles SIGINT and SIGTERM
+/// meanwhile. Throws BenchError, for report files that can't be written before it measures.
 int run_serve_bench(const ServeBenchOptions& options);
 
 }  // namespace fastfd::bench
