@@ -24,7 +24,8 @@ ClientSocket::ClientSocket(const GatewayOptions& options, Socket socket)
       // Room for the longest head, or for what a client sends ahead while it waits.
       buffer_(options.max_header_bytes + kReadBytes),
       deadline_(kNever),
-      wake_timer_(socket_.get_executor(), kNever) {
+      wake_timer_(socket_.get_executor(), kNever),
+      filler_timer_(socket_.get_executor()) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.non_blocking(true, ignored);
@@ -34,6 +35,7 @@ void ClientSocket::close() {
   gone_ = true;
   error_code ignored;
   socket_.close(ignored);
+  filler_timer_.cancel();
   wake();
 }
 
@@ -128,12 +130,50 @@ void ClientSocket::read_ahead() {
   error_code error;
   const std::size_t num_bytes =
       socket_.read_some(buffer_.prepare(std::min(room, kReadBytes)), error);
+  if (error == asio::error::eof) {
+    on_half_close();
+    return;
+  }
   if (error && !would_block(error)) {
-    lost();  // end of file as well: nobody is left to read the answer
+    lost();
     return;
   }
   buffer_.commit(num_bytes);
   watch_client();
+}
+
+void ClientSocket::on_half_close() {
+  if (!watching_reset_) {
+    watching_reset_ = true;
+    // Not wait_read: after the end of the client's data the socket is always readable.
+    socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const error_code& error) {
+      self->watching_reset_ = false;
+      if (!error) {
+        self->lost();
+      }
+    });
+  }
+  send_filler();
+}
+
+void ClientSocket::send_filler() {
+  const std::string_view bytes = filler();
+  if (bytes.empty()) {
+    lost();
+    return;
+  }
+  if (unsent_.empty()) {  // what waits to be sent serves as well
+    send(bytes, {}, {}, /*bounded=*/false);
+  }
+  if (gone_) {
+    return;
+  }
+  filler_timer_.expires_after(kFillerInterval);
+  filler_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+    if (!error && !self->gone_ && self->watches()) {
+      self->send_filler();
+    }
+  });
 }
 
 }  // namespace fastfd::gateway

@@ -31,6 +31,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   using Awaitable = boost::asio::awaitable<T>;
 
   static constexpr std::size_t kReadBytes = 4096;
+  static constexpr std::chrono::milliseconds kFillerInterval{5000};
   static constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 
   /// `options` must outlive the socket.
@@ -40,14 +41,18 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   virtual void on_lost() = 0;
   /// Whether the client's going away still matters to anybody.
   virtual bool watches() const = 0;
+  /// Bytes that may be sent now and that a client skips; empty: there are none.
+  virtual std::string_view filler() const = 0;
 
   /// Writes what the socket takes now and keeps the rest. With `bounded`, a client that lets too
   /// much pile up is given up.
   void send(std::string_view head, std::string_view body, std::string_view tail, bool bounded);
 
-  /// From now on, and as long as watches(), notices when the client closes its end, and keeps in
-  /// buffer() what it sends ahead. A client that closes only its sending half counts as gone:
-  /// nothing tells the two apart.
+  /// From now on, and as long as watches(), notices when the client goes away, and keeps in
+  /// buffer() what it sends ahead. A client that closes its sending half may go on reading, and
+  /// nothing tells the two apart but what comes back when it is sent something: a reset, or
+  /// nothing. So it is sent filler() at once and then every kFillerInterval; where there is none it
+  /// counts as gone.
   void watch_client();
 
   void lost();
@@ -76,15 +81,19 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   void wait_writable();
   void send_unsent();
   void read_ahead();
+  void on_half_close();
+  void send_filler();
 
   const GatewayOptions& options_;
   Socket socket_;
   boost::beast::flat_buffer buffer_;
   std::chrono::steady_clock::time_point deadline_;
   boost::asio::steady_timer wake_timer_;
+  boost::asio::steady_timer filler_timer_;
   std::string unsent_;
   bool waiting_writable_ = false;
   bool watching_ = false;
+  bool watching_reset_ = false;
   bool gone_ = false;
 };
 

@@ -127,6 +127,16 @@ void Connection::on_lost() {
   }
 }
 
+/// An event stream has comments, HTTP/1.1 interim responses (RFC 9110, 15.2: clients skip those
+/// that they don't know). HTTP/1.0 has neither before the stream, and its clients don't close by
+/// halves: proxies that speak it close when their own client has left.
+std::string_view Connection::filler() const {
+  if (stream_begun_) {
+    return http_1_1_ ? "3\r\n:\n\n\r\n" : ":\n\n";
+  }
+  return http_1_1_ ? "HTTP/1.1 102 Processing\r\n\r\n" : "";
+}
+
 Connection::Awaitable<> Connection::run() {
   try {
     while (keep_alive_ && !gone()) {
@@ -214,7 +224,7 @@ Connection::Awaitable<std::optional<HttpRequest>> Connection::read_request() {
   auto& message = parser.get();
   HttpRequest request;
   request.method = message.method_string();
-  request.target = message.target();
+  request.target = origin_form({message.target().data(), message.target().size()});
   keep_alive_ = message.keep_alive() && !core_.draining();
   request.body = std::move(message.body());
   co_return request;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "gateway/client_socket.h"
 #include "gateway/endpoints.h"
@@ -46,7 +47,8 @@ class Connection final : public ClientSocket {
   enum class Phase { kIdle, kReading, kWorking, kLingering };
 
   void on_lost() override;
-  bool watches() const override { return generation_ != nullptr; }
+  bool watches() const override { return generation_ != nullptr && !generation_->done(); }
+  std::string_view filler() const override;
 
   Awaitable<> run();
   Awaitable<> serve_request();

@@ -1,7 +1,9 @@
 #include "gateway/endpoints.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -65,6 +67,22 @@ json model_object(const ServedModel& model, std::int64_t created) {
 }
 
 }  // namespace
+
+std::string origin_form(std::string_view target) {
+  std::size_t authority = 0;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (target.size() > scheme.size() &&
+        ::strncasecmp(target.data(), scheme.data(), scheme.size()) == 0) {
+      authority = scheme.size();
+    }
+  }
+  const std::size_t path = std::min(target.find_first_of("/?", authority), target.size());
+  if (authority == 0 || path == authority) {
+    return std::string(target);
+  }
+  target.remove_prefix(path);
+  return target.starts_with('/') ? std::string(target) : fmt::format("/{}", target);
+}
 
 EndpointMatch match_endpoint(std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));

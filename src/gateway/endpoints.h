@@ -39,7 +39,11 @@ struct EndpointMatch {
   std::string argument;           ///< kModel: the name asked for
 };
 
-/// By the path of a request target; the query is ignored.
+/// "http://host/path" as "/path", whoever the host is: servers must take the form that clients of
+/// proxies use (RFC 9112, 3.2.2). Other targets stay as they are.
+std::string origin_form(std::string_view target);
+
+/// By the path of a request target in origin form; the query is ignored.
 EndpointMatch match_endpoint(std::string_view target);
 
 /// The answer if it doesn't depend on the endpoint's own work: 404, 405, OPTIONS.

@@ -84,6 +84,29 @@ ChatMessage read_message(const json& value, const std::string& name) {
   return result;
 }
 
+/// The request's further variables of the chat template. They win over the template's others, so
+/// those that the server itself gives it may not be among them: `messages` would replace the
+/// conversation that was checked, `eos_token` what ends a turn.
+std::string read_template_variables(const json& variables) {
+  constexpr const char* kName = "chat_template_kwargs";
+  constexpr std::array<std::string_view, 12> kReserved = {
+      "messages",  "tools",     "documents",  "add_generation_prompt",
+      "bos_token", "eos_token", "unk_token",  "sep_token",
+      "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
+  if (!variables.is_object()) {
+    reject_value(kName, variables, "an object", "invalid_type");
+  }
+  for (const std::string_view reserved : kReserved) {
+    if (variables.contains(std::string(reserved))) {
+      reject(fmt::format("{}.{}", kName, reserved),
+             fmt::format("{}.{} may not be set: the server gives the chat template this variable, "
+                         "from the request's own fields or the model; remove it.",
+                         kName, reserved));
+    }
+  }
+  return variables.dump();
+}
+
 }  // namespace
 
 std::vector<TokenId> encode_text(const ServedModel& model, const std::string& text,
@@ -133,10 +156,7 @@ std::string read_chat_prompt(const ParamReader& params, const ServedModel& model
            "add_generation_prompt and continue_final_message exclude each other; set one.");
   }
   if (const json* variables = params.find("chat_template_kwargs"); variables != nullptr) {
-    if (!variables->is_object()) {
-      reject_value("chat_template_kwargs", *variables, "an object", "invalid_type");
-    }
-    options.variables_json = variables->dump();
+    options.variables_json = read_template_variables(*variables);
   }
   try {
     return model.text->render_chat(messages, options);

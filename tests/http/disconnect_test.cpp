@@ -88,6 +88,67 @@ TEST_F(DisconnectTest, AfterSendingAhead) {
   EXPECT_TRUE(engine_.wait_aborted(1));
 }
 
+TEST_F(DisconnectTest, AClientThatOnlyEndsItsSendingIsAnswered) {
+  for (const bool stream : {true, false}) {
+    engine_.pause();
+    HttpClient client(port());
+    client.send_request("POST", "/v1/completions", completion_body({{"stream", stream}}).dump());
+    client.close_sending();
+    ASSERT_TRUE(engine_.wait_running(1));
+    EXPECT_EQ(client.read_response().status, 102) << "sent to find out whether anybody reads";
+    engine_.resume();
+    const ClientResponse response = client.read_final_response();
+    EXPECT_EQ(response.status, 200);
+    if (stream) {
+      EXPECT_EQ(streamed_text(response), "Hello, world!");
+    } else {
+      EXPECT_THAT(response.body, HasSubstr("Hello, world!"));
+    }
+    std::string rest;
+    EXPECT_TRUE(client.read_to_end(rest)) << "no further request can come: the server closes";
+    EXPECT_EQ(rest, "");
+  }
+  EXPECT_EQ(engine_.num_aborted(), 0U);
+}
+
+TEST_F(DisconnectTest, AStreamGoesOnWhenTheClientEndsItsSendingInTheMiddle) {
+  engine_.pause();
+  HttpClient client(port());
+  client.send_request("POST", "/v1/completions", completion_body({{"stream", true}}).dump());
+  ASSERT_TRUE(engine_.wait_running(1));
+  engine_.step();
+  client.read_until("data: ");
+  client.close_sending();
+  client.read_until(":\n\n");
+  engine_.resume();
+  client.read_until("[DONE]\n\n\r\n0\r\n\r\n");
+  EXPECT_EQ(engine_.num_aborted(), 0U);
+}
+
+TEST_F(DisconnectTest, PipelinedRequestsBeforeTheEndAreAnswered) {
+  HttpClient client(port());
+  for (int i = 0; i < 3; ++i) {
+    client.send_request("POST", "/v1/completions", completion_body().dump());
+  }
+  client.send("GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+  client.close_sending();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(client.read_final_response().body, HasSubstr("Hello, world!"));
+  }
+  EXPECT_EQ(client.read_final_response().body, R"({"status":"ok"})");
+}
+
+TEST_F(DisconnectTest, ALeaverBehindAnHttp10ProxyIsNoticed) {
+  engine_.pause();
+  HttpClient client(port());
+  const std::string body = endless({{"stream", false}}).dump();
+  client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+              "\r\n\r\n" + body);
+  ASSERT_TRUE(engine_.wait_running(1));
+  client.close_sending();
+  EXPECT_TRUE(engine_.wait_aborted(1)) << "nothing can be sent to find out whether anybody reads";
+}
+
 TEST_F(DisconnectTest, AClientThatDoesNotReadIsGivenUp) {
   // Chunks with logprobs of 20 alternatives are large: the socket buffers fill soon.
   engine_.set_step_delay(std::chrono::milliseconds(1));

@@ -293,6 +293,21 @@ TEST(GenerationRequestTest, ContentPartsAndRolesReachTheTemplate) {
   EXPECT_EQ(make_fake_text()->decode(continued.prompts.at(0).tokens, false), "assistant: Once");
 }
 
+TEST(GenerationRequestTest, TemplateVariablesCantReplaceWhatTheServerGives) {
+  for (const std::string name : {"messages", "tools", "documents", "add_generation_prompt",
+                                 "bos_token", "eos_token", "pad_token"}) {
+    for (const char* value : {"[]", "null", "\"x\"", "true"}) {
+      const ApiError error =
+          error_of(R"({"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{")" +
+                       name + "\":" + value + "}}",
+                   true);
+      EXPECT_EQ(error.status, 400);
+      EXPECT_EQ(error.param, "chat_template_kwargs." + name);
+      EXPECT_THAT(error.message, HasSubstr(name + " may not be set"));
+    }
+  }
+}
+
 TEST(GenerationRequestTest, WrongModelIsNotFound) {
   const ApiError error = error_of(R"({"model":"gpt-9","prompt":"a"})", false);
   EXPECT_EQ(error.status, 404);

@@ -41,6 +41,10 @@ std::vector<std::string> ClientResponse::events() const {
       return events;
     }
     const std::string event = body.substr(from, end - from);
+    if (event.starts_with(':')) {  // a comment
+      from = end + 2;
+      continue;
+    }
     if (!event.starts_with(kData)) {
       fail("not an event: " + event);
     }
@@ -80,6 +84,8 @@ void HttpClient::close() {
     socket_ = -1;
   }
 }
+
+void HttpClient::close_sending() { ::shutdown(socket_, SHUT_WR); }
 
 void HttpClient::reset() {
   const linger now{1, 0};
@@ -182,7 +188,7 @@ std::string HttpClient::read_chunked() {
 
 ClientResponse HttpClient::read_response(bool head_only) {
   ClientResponse response = read_head();
-  if (head_only || response.status == 204 || response.status == 100) {
+  if (head_only || response.status == 204 || response.status < 200) {
     return response;
   }
   if (response.headers.contains("transfer-encoding")) {
@@ -191,6 +197,14 @@ ClientResponse HttpClient::read_response(bool head_only) {
     response.body = take(std::stoul(response.headers["content-length"]));
   } else {
     read_to_end(response.body);
+  }
+  return response;
+}
+
+ClientResponse HttpClient::read_final_response() {
+  ClientResponse response = read_response();
+  while (response.status < 200) {
+    response = read_response();
   }
   return response;
 }

@@ -35,6 +35,8 @@ class HttpClient {
                     std::string_view extra_headers = {});
   /// The next response; `head_only`: to a HEAD request.
   ClientResponse read_response(bool head_only = false);
+  /// The next response that is not an interim one (1xx).
+  ClientResponse read_final_response();
   ClientResponse exchange(std::string_view method, std::string_view target,
                           std::string_view body = {});
   /// The head alone of the next response; its body is still to come.
@@ -44,6 +46,8 @@ class HttpClient {
   /// What arrives until the server closes; true: it did so without a reset.
   bool read_to_end(std::string& rest);
   void close();
+  /// Closes the sending half only: the answer can still be read.
+  void close_sending();
   /// Closes with a TCP reset.
   void reset();
   int descriptor() const { return socket_; }

@@ -70,6 +70,15 @@ TEST_F(ProtocolTest, UnknownPathsAndMethods) {
   EXPECT_EQ(exchange("OPTIONS", "*").status, 204);
 }
 
+TEST_F(ProtocolTest, TargetsMayNameTheServer) {
+  EXPECT_EQ(exchange("GET", "http://example.org/health").body, R"({"status":"ok"})");
+  EXPECT_EQ(exchange("GET", "HTTP://[::1]:8000/ready?x=http://y/").body, R"({"status":"ready"})");
+  EXPECT_EQ(exchange("POST", "https://u@h/tokenize", R"({"prompt":"Hi"})").status, 200);
+  EXPECT_EQ(exchange("GET", "http://example.org").status, 404);
+  EXPECT_EQ(exchange("GET", "http:///health").status, 404) << "no host";
+  EXPECT_EQ(exchange("GET", "/http://example.org/health").status, 404);
+}
+
 TEST_F(ProtocolTest, HeadHasTheLengthAndNoBody) {
   HttpClient client(port());
   const ClientResponse head = client.exchange("HEAD", "/health");
