@@ -1,0 +1,21 @@
+#pragma once
+
+/// CUDA's error codes as FastFD's errors.
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "fastfd/core/status.h"
+
+namespace fastfd::device {
+
+/// `what` is the call that failed, as a person would name it. kResourceExhausted for lack of
+/// memory, else kInternal.
+Status to_status(cudaError_t error, const char* what);
+Status to_status(CUresult result, const char* what);
+
+/// Throws DeviceError unless the call went well.
+void require(cudaError_t error, const char* what);
+void require(CUresult result, const char* what);
+
+}  // namespace fastfd::device

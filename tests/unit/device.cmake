@@ -1,0 +1,3 @@
+fastfd_add_test(device_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/device_test.cpp
+  DEPENDS fastfd::device)
