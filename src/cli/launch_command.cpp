@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/host_port.h"
 #include "cli/option_values.h"
+#include "fastfd/cluster/blueprint.h"
 #include "fastfd/cluster/roles.h"
 #include "fastfd/launcher/launch.h"
 
@@ -71,6 +72,7 @@ int run(const config::ClusterConfig& loaded, const LaunchArguments& arguments) {
     fmt::print("{}", config::to_yaml(config));
     return 0;
   }
+  cluster::require_devices(config);  // one message here instead of one from every process
   using std::chrono::milliseconds;
   launcher::LaunchOptions options;
   options.executable = std::filesystem::read_symlink("/proc/self/exe");

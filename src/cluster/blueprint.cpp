@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "fastfd/device/cuda.h"
 #include "fastfd/transport/window_shape.h"
 
 namespace fastfd::cluster {
@@ -11,8 +12,25 @@ double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
+void require_devices(const config::ClusterConfig& config) {
+  const auto require = [&](const char* key, const config::DeviceChoice& device) {
+    if (!device.is_cuda) {
+      return;
+    }
+    const Status cuda = device::cuda_availability();
+    throw config::ConfigError(fmt::format(
+        "{}: {}: {}: {}", config.source.string(), key, device.to_string(),
+        cuda ? "the GPU is there, but attention and FFN servers can't run on it yet: this version "
+               "has GPU kernels and no GPU engine; use device: cpu"
+             : cuda.message()));
+  };
+  require("attention.device", config.attention.device);
+  require("ffn.device", config.ffn.device);
+}
+
 Blueprint::Blueprint(config::ClusterConfig config)
     : config_(std::move(config)), spec_(model::load_model_spec(config_.model.path)) {
+  require_devices(config_);
   if (config_.model.max_model_len > spec_.max_positions) {
     throw config::ConfigError(
         fmt::format("{}: model.max_model_len: {} is more than the {} positions the model was made "

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "config/model_folder.h"
 #include "config/section.h"
@@ -24,8 +25,16 @@ constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 20;
 constexpr std::uint32_t kDefaultSpinUs = 50;
 constexpr std::uint32_t kMostMillis = 24U * 3600U * 1000U;
 
+/// Given only with device cuda.
+struct AutoGpuShare {
+  std::optional<double> sm_share;
+  std::optional<double> memory_fraction;
+};
+
 /// Keys whose default depends on other keys, the host or the model.
 struct AutoValues {
+  AutoGpuShare attention_gpu;
+  AutoGpuShare ffn_gpu;
   std::optional<Precision> precision;
   std::optional<DType> kv_dtype;
   std::optional<std::uint32_t> spin_us;
@@ -60,17 +69,16 @@ void read_coordinator(Section section, CoordinatorConfig& coordinator) {
 
 /// servers, device and threads, which both pools have.
 template <typename Pool>
-void read_pool(Section& section, Pool& pool) {
+void read_pool(Section& section, Pool& pool, AutoGpuShare& gpu) {
   section.read("servers", pool.servers, {1, kMaxServers});
-  section.read_choice<std::string>("device", pool.device, {{"cpu", "cpu"}},
-                                   {{"cuda*", "is not in this build"},
-                                    {"gpu*", "is not in this build"},
-                                    {"rocm*", "is not supported"}});
+  section.read("device", pool.device);
+  section.read_or_auto("sm_share", gpu.sm_share, Fraction{});
+  section.read_or_auto("gpu_memory_fraction", gpu.memory_fraction, Fraction{});
   section.read("threads", pool.threads, {1, 1024});
 }
 
 void read_attention(Section section, AttentionConfig& attention, AutoValues& autos) {
-  read_pool(section, attention);
+  read_pool(section, attention, autos.attention_gpu);
   Section kv = section.child("kv_cache");
   kv.read("pages", attention.kv_cache.pages, {1, 1U << 24});
   kv.read("page_size", attention.kv_cache.page_size, {1, 1024});
@@ -86,8 +94,8 @@ void read_attention(Section section, AttentionConfig& attention, AutoValues& aut
   section.finish();
 }
 
-void read_ffn(Section section, FfnConfig& ffn) {
-  read_pool(section, ffn);
+void read_ffn(Section section, FfnConfig& ffn, AutoValues& autos) {
+  read_pool(section, ffn, autos.ffn_gpu);
   section.read("expert_replicas", ffn.expert_replicas, {1, kMaxServers});
   section.finish();
 }
@@ -147,7 +155,43 @@ ModelLimits check_model_folder(ModelConfig& model, Problems& problems) {
   return limits;
 }
 
+/// Most servers of both pools on one GPU of `device`.
+std::uint32_t most_servers_on_a_gpu(const ClusterConfig& config, const DeviceChoice& device) {
+  std::uint32_t most = 1;
+  for (std::uint32_t i = 0; device.is_cuda && i < device.num_gpus; ++i) {
+    most = std::max(most, num_servers_on_gpu(config, device.first_gpu + i));
+  }
+  return most;
+}
+
+void resolve_gpu(const AutoGpuShare& given, const ClusterConfig& config, const DeviceChoice& device,
+                 GpuShare& gpu) {
+  constexpr double kMostMemory = 0.9;  // the rest is contexts, and what was not thought of
+  gpu.sm_share = given.sm_share.value_or(1.0);
+  gpu.memory_fraction =
+      given.memory_fraction.value_or(kMostMemory / most_servers_on_a_gpu(config, device));
+}
+
+/// GPU keys of a pool on the CPU would do nothing, which their writer didn't mean.
+void refuse_gpu_keys(const AutoGpuShare& given, const DeviceChoice& device, const std::string& pool,
+                     Problems& problems) {
+  if (device.is_cuda || problems.has(pool + ".device")) {
+    return;
+  }
+  for (const auto& [value, key] : {std::pair{given.sm_share, ".sm_share"},
+                                   std::pair{given.memory_fraction, ".gpu_memory_fraction"}}) {
+    if (value) {
+      problems.add(pool + key,
+                   fmt::format("is a part of a GPU, but {0}.device is cpu; remove it, or say "
+                               "{0}.device: cuda:0",
+                               pool));
+    }
+  }
+}
+
 void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig& config) {
+  resolve_gpu(autos.attention_gpu, config, config.attention.device, config.attention.gpu);
+  resolve_gpu(autos.ffn_gpu, config, config.ffn.device, config.ffn.gpu);
   config.model.precision =
       autos.precision.value_or(host.has_bf16 ? Precision::kBFloat16 : Precision::kFloat32);
   const DType dtype_of_precision =
@@ -233,6 +277,14 @@ const char* to_string(TransportKind kind) {
   return kind == TransportKind::kInproc ? "inproc" : "shm";
 }
 
+std::string DeviceChoice::to_string() const {
+  if (!is_cuda) {
+    return "cpu";
+  }
+  return num_gpus == 1 ? fmt::format("cuda:{}", first_gpu)
+                       : fmt::format("cuda:{}-{}", first_gpu, first_gpu + num_gpus - 1);
+}
+
 const char* to_string(SchedulerLoop loop) {
   return loop == SchedulerLoop::kOverlapped ? "overlapped" : "plain";
 }
@@ -247,7 +299,7 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
   read_model(root.child("model"), config.model, autos);
   read_coordinator(root.child("coordinator"), config.coordinator);
   read_attention(root.child("attention"), config.attention, autos);
-  read_ffn(root.child("ffn"), config.ffn);
+  read_ffn(root.child("ffn"), config.ffn, autos);
   read_transport(root.child("transport"), config.transport, autos);
   read_scheduler(root.child("scheduler"), config.scheduler, autos);
   read_faults(root.child("faults"), config.faults);
@@ -260,6 +312,8 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
                                  {"off", "off"}});
   root.finish();
   const ModelLimits limits = check_model_folder(config.model, problems);
+  refuse_gpu_keys(autos.attention_gpu, config.attention.device, "attention", problems);
+  refuse_gpu_keys(autos.ffn_gpu, config.ffn.device, "ffn", problems);
   resolve_auto(autos, host, config);
   validate(config, host, limits, problems);
   problems.raise_if_any();

@@ -62,6 +62,39 @@ std::optional<HostPort> split_host_port(const std::string& text) {
   return result;
 }
 
+/// The digits from `at` on, which then stands behind them; nothing if there are none.
+std::optional<std::uint32_t> take_gpu_index(const std::string& text, std::size_t& at) {
+  constexpr std::uint32_t kMostGpus = 64;
+  std::uint32_t value = 0;
+  const char* begin = text.data() + at;
+  const auto [rest, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc{} || value >= kMostGpus) {
+    return std::nullopt;
+  }
+  at += static_cast<std::size_t>(rest - begin);
+  return value;
+}
+
+std::optional<DeviceChoice> parse_device(const std::string& text) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (text == "cpu") {
+    return DeviceChoice{};
+  }
+  if (!text.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  std::size_t at = kPrefix.size();
+  const auto first = take_gpu_index(text, at);
+  auto last = first;
+  if (first && at < text.size() && text[at] == '-') {
+    last = take_gpu_index(text, ++at);
+  }
+  if (!first || !last || *last < *first || at != text.size()) {
+    return std::nullopt;
+  }
+  return DeviceChoice{.is_cuda = true, .first_gpu = *first, .num_gpus = *last - *first + 1};
+}
+
 }  // namespace
 
 Section::Section(const YAML::Node& node, std::string path, Problems* problems)
@@ -165,6 +198,29 @@ void Section::read_or_auto(const std::string& key, std::optional<std::uint32_t>&
   }
 }
 
+void Section::read_or_auto(const std::string& key, std::optional<double>& out, Fraction range) {
+  const std::string expected = fmt::format("`auto` or a number above 0 and up to {}", range.max);
+  const auto text = scalar(key, expected);
+  if (!text) {
+    return;
+  }
+  if (*text == "auto") {
+    out.reset();
+    return;
+  }
+  double value = 0.0;
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, value);
+  const YAML::Node& node = find(key)->value;
+  if (error != std::errc{} || rest != end || is_quoted(node)) {
+    add(key, fmt::format("expected {}, got {}; write it as 0.5", expected, describe(node)));
+  } else if (!(value > 0.0) || value > range.max) {  // not a number fails, too
+    add(key, fmt::format("{} is out of range; use {}", *text, expected));
+  } else {
+    out = value;
+  }
+}
+
 void Section::read(const std::string& key, bool& out) {
   const auto text = scalar(key, "true or false");
   if (!text) {
@@ -202,6 +258,23 @@ void Section::read(const std::string& key, HostPort& out) {
                          "\"127.0.0.1:8000\" or \"[::1]:8000\"",
                          describe(find(key)->value)));
   }
+}
+
+void Section::read(const std::string& key, DeviceChoice& out) {
+  const auto text = scalar(key, "a device");
+  if (!text) {
+    return;
+  }
+  if (const auto value = parse_device(*text)) {
+    out = *value;
+    return;
+  }
+  const bool is_gpu = text->starts_with("cuda") || text->starts_with("gpu");
+  add(key, fmt::format("{} is {}; use cpu, a GPU as in cuda:0, or a range of GPUs as in cuda:0-3",
+                       describe(find(key)->value),
+                       text->starts_with("rocm") ? "not supported"
+                       : is_gpu                  ? "no GPU's name"
+                                                 : "not known"));
 }
 
 std::optional<std::size_t> Section::read_choice_index(const std::string& key,

@@ -23,6 +23,11 @@ struct Range {
   std::uint32_t max = UINT32_MAX;
 };
 
+/// The legal values of a fraction: (0, max].
+struct Fraction {
+  double max = 1.0;
+};
+
 /// A name that users may expect here, and why it can't be had.
 struct RefusedName {
   std::string_view name;  ///< a trailing '*' stands for any ending
@@ -44,6 +49,9 @@ class Section {
   void read(const std::string& key, bool& out);
   void read(const std::string& key, std::string& out);
   void read(const std::string& key, HostPort& out);
+  void read(const std::string& key, DeviceChoice& out);
+  /// `auto` gives nullopt.
+  void read_or_auto(const std::string& key, std::optional<double>& out, Fraction range);
 
   template <typename T>
   void read_choice(const std::string& key, T& out,

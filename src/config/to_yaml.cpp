@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include "fastfd/config/cluster_config.h"
@@ -22,10 +23,19 @@ void begin(YAML::Emitter& out, const char* key) {
   out << YAML::Key << key << YAML::Value << YAML::BeginMap;
 }
 
+template <typename Pool>
+void emit_device(YAML::Emitter& out, const Pool& pool) {
+  emit_text(out, "device", pool.device.to_string());
+  if (pool.device.is_cuda) {
+    emit(out, "sm_share", fmt::format("{}", pool.gpu.sm_share));
+    emit(out, "gpu_memory_fraction", fmt::format("{}", pool.gpu.memory_fraction));
+  }
+}
+
 void emit_attention(YAML::Emitter& out, const AttentionConfig& attention) {
   begin(out, "attention");
   emit(out, "servers", attention.servers);
-  emit_text(out, "device", attention.device);
+  emit_device(out, attention);
   emit(out, "threads", attention.threads);
   begin(out, "kv_cache");
   emit(out, "pages", attention.kv_cache.pages);
@@ -75,7 +85,7 @@ std::string to_yaml(const ClusterConfig& config) {
 
   begin(out, "ffn");
   emit(out, "servers", config.ffn.servers);
-  emit_text(out, "device", config.ffn.device);
+  emit_device(out, config.ffn);
   emit(out, "threads", config.ffn.threads);
   emit(out, "expert_replicas", config.ffn.expert_replicas);
   out << YAML::EndMap;

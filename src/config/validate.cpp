@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <initializer_list>
+#include <tuple>
 
 namespace fastfd::config {
 namespace {
@@ -157,7 +159,65 @@ void check_faults(const ClusterConfig& config, Problems& problems) {
   }
 }
 
+std::uint32_t num_pool_servers_on_gpu(std::uint32_t num_servers, const DeviceChoice& device,
+                                      std::uint32_t gpu) {
+  std::uint32_t count = 0;
+  for (std::uint32_t rank = 0; device.is_cuda && rank < num_servers; ++rank) {
+    count += device.gpu_of(rank) == gpu ? 1 : 0;
+  }
+  return count;
+}
+
+/// What the servers of GPU `gpu` take of it together, by `part` of each.
+void check_sum(const ClusterConfig& config, std::uint32_t gpu, const char* key,
+               double GpuShare::*part, Problems& problems) {
+  constexpr double kRounding = 1e-6;  // 0.9 / 3 thrice
+  const auto& [attention, ffn] = std::tie(config.attention, config.ffn);
+  const auto num_attention = num_pool_servers_on_gpu(attention.servers, attention.device, gpu);
+  const auto num_ffn = num_pool_servers_on_gpu(ffn.servers, ffn.device, gpu);
+  const double sum = num_attention * attention.gpu.*part + num_ffn * ffn.gpu.*part;
+  if (sum > 1.0 + kRounding) {
+    problems.add(
+        fmt::format("{}.{}", num_ffn != 0 ? "ffn" : "attention", key),
+        fmt::format("{} attention x {} + {} ffn x {} = {:.2f} of cuda:{}; let the servers of a GPU "
+                    "sum to at most 1",
+                    num_attention, attention.gpu.*part, num_ffn, ffn.gpu.*part, sum, gpu));
+  }
+}
+
+void check_gpus(const ClusterConfig& config, Problems& problems) {
+  if (!all_good(problems, {"attention.device", "attention.servers", "attention.sm_share",
+                           "attention.gpu_memory_fraction", "ffn.device", "ffn.servers",
+                           "ffn.sm_share", "ffn.gpu_memory_fraction"})) {
+    return;
+  }
+  std::uint32_t end = 0;
+  for (const auto* device : {&config.attention.device, &config.ffn.device}) {
+    end = std::max(end, device->is_cuda ? device->first_gpu + device->num_gpus : 0);
+  }
+  for (std::uint32_t gpu = 0; gpu < end; ++gpu) {
+    // Servers that all have every SM share the GPU without a partition.
+    const bool has_attention =
+        num_pool_servers_on_gpu(config.attention.servers, config.attention.device, gpu) != 0;
+    const bool has_ffn = num_pool_servers_on_gpu(config.ffn.servers, config.ffn.device, gpu) != 0;
+    if ((has_attention && config.attention.gpu.sm_share < 1.0) ||
+        (has_ffn && config.ffn.gpu.sm_share < 1.0)) {
+      check_sum(config, gpu, "sm_share", &GpuShare::sm_share, problems);
+    }
+    check_sum(config, gpu, "gpu_memory_fraction", &GpuShare::memory_fraction, problems);
+    if (problems.has("ffn.sm_share") || problems.has("attention.sm_share") ||
+        problems.has("ffn.gpu_memory_fraction") || problems.has("attention.gpu_memory_fraction")) {
+      return;  // the other GPUs have the same fault
+    }
+  }
+}
+
 }  // namespace
+
+std::uint32_t num_servers_on_gpu(const ClusterConfig& config, std::uint32_t gpu) {
+  return num_pool_servers_on_gpu(config.attention.servers, config.attention.device, gpu) +
+         num_pool_servers_on_gpu(config.ffn.servers, config.ffn.device, gpu);
+}
 
 std::uint64_t num_server_threads(const ClusterConfig& config) {
   return std::uint64_t{config.attention.servers} * config.attention.threads +
@@ -168,6 +228,7 @@ void validate(const ClusterConfig& config, const HostFacts& host, const ModelLim
               Problems& problems) {
   check_ports(config, problems);
   check_threads(config, host, problems);
+  check_gpus(config, problems);
   check_experts(config, model, problems);
   check_kv_cache(config, model, problems);
   check_scheduler(config, problems);

@@ -14,6 +14,9 @@ inline constexpr std::uint32_t kMostThreadsPerCore = 16;
 void validate(const ClusterConfig& config, const HostFacts& host, const ModelLimits& model,
               Problems& problems);
 
+/// Servers of both pools that run on GPU `gpu`.
+std::uint32_t num_servers_on_gpu(const ClusterConfig& config, std::uint32_t gpu);
+
 /// Threads of all servers of both pools.
 std::uint64_t num_server_threads(const ClusterConfig& config);
 

@@ -100,6 +100,17 @@ class CliTest(unittest.TestCase):
             file.write_text("model: {path: models/atlas-moe}\natention: {servers: 1}\n")
             self.assert_fails(["launch", str(file)], 1, "c.yaml", "atention")
 
+    def test_a_device_that_cant_be_had_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "c.yaml"
+            file.write_text("model: {path: models/atlas-moe}\nattention: {device: 'cuda:0'}\n",
+                            encoding="utf-8")
+            for arguments in (["launch", str(file)], ["bench", "offline", str(file)],
+                              ["attention-server", "--config", str(file), "--rank", "0"]):
+                with self.subTest(arguments=arguments):
+                    self.assert_fails(arguments, 1, "attention.device: cuda:0: ",
+                                      "use device: cpu")
+
     def test_a_taken_port_is_named_before_anything_starts(self):
         with listening_socket() as port:
             self.assert_fails(["launch", QUICKSTART, "--http", f"127.0.0.1:{port}"], 1, str(port),

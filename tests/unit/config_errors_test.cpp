@@ -135,9 +135,48 @@ const BadFile kBadFiles[] = {
     {"MoreReplicasThanServers", "ffn: {servers: 2, expert_replicas: 3}",
      "2: ffn.expert_replicas: 3 copies of an expert need as many FFN servers, there are 2; use at "
      "most 2 or raise ffn.servers"},
-    {"CudaDevice", "attention: {device: 'cuda:0'}",
-     "2: attention.device: 'cuda:0' is not in this build; use cpu"},
-    {"UnknownDevice", "ffn: {device: abacus}", "2: ffn.device: 'abacus' is not known; use cpu"},
+    {"UnknownDevice", "ffn: {device: abacus}",
+     "2: ffn.device: 'abacus' is not known; use cpu, a GPU as in cuda:0, or a range of GPUs as in "
+     "cuda:0-3"},
+    {"GpuWithoutIndex", "ffn: {device: cuda}",
+     "2: ffn.device: 'cuda' is no GPU's name; use cpu, a GPU as in cuda:0, or a range of GPUs as "
+     "in "
+     "cuda:0-3"},
+    {"GpusBackwards", "ffn: {device: 'cuda:3-0'}",
+     "2: ffn.device: 'cuda:3-0' is no GPU's name; use cpu, a GPU as in cuda:0, or a range of GPUs "
+     "as in cuda:0-3"},
+    {"GpuIndexWithMore", "ffn: {device: 'cuda:0,1'}",
+     "2: ffn.device: 'cuda:0,1' is no GPU's name; use cpu, a GPU as in cuda:0, or a range of GPUs "
+     "as in cuda:0-3"},
+    {"Rocm", "ffn: {device: rocm}",
+     "2: ffn.device: 'rocm' is not supported; use cpu, a GPU as in cuda:0, or a range of GPUs as "
+     "in "
+     "cuda:0-3"},
+    {"SmShareOnCpu", "ffn: {sm_share: 0.5}",
+     "2: ffn.sm_share: is a part of a GPU, but ffn.device is cpu; remove it, or say ffn.device: "
+     "cuda:0"},
+    {"MemoryFractionOnCpu", "attention: {device: cpu, gpu_memory_fraction: 0.5}",
+     "2: attention.gpu_memory_fraction: is a part of a GPU, but attention.device is cpu; remove "
+     "it, "
+     "or say attention.device: cuda:0"},
+    {"NoSmShare", "ffn: {device: 'cuda:0', sm_share: 0}",
+     "2: ffn.sm_share: 0 is out of range; use `auto` or a number above 0 and up to 1"},
+    {"MoreThanAllSms", "ffn: {device: 'cuda:0', sm_share: 1.5}",
+     "2: ffn.sm_share: 1.5 is out of range; use `auto` or a number above 0 and up to 1"},
+    {"NotANumberOfSms", "ffn: {device: 'cuda:0', sm_share: nan}",
+     "2: ffn.sm_share: nan is out of range; use `auto` or a number above 0 and up to 1"},
+    {"SmSharePercent", "ffn: {device: 'cuda:0', sm_share: 50%}",
+     "2: ffn.sm_share: expected `auto` or a number above 0 and up to 1, got '50%'; write it as "
+     "0.5"},
+    {"SharesOfOneGpuSumToMore",
+     "attention: {device: 'cuda:0', sm_share: 0.5}\nffn: {device: 'cuda:0'}",
+     "3: ffn.sm_share: 1 attention x 0.5 + 1 ffn x 1 = 1.50 of cuda:0; let the servers of a GPU "
+     "sum "
+     "to at most 1"},
+    {"MemoryOfOneGpuSumsToMore",
+     "attention: {device: 'cuda:0-1', servers: 3, gpu_memory_fraction: 0.6}",
+     "2: attention.gpu_memory_fraction: 2 attention x 0.6 + 0 ffn x 0.9 = 1.20 of cuda:0; let the "
+     "servers of a GPU sum to at most 1"},
     {"TransportNotBuilt", "transport: {kind: ucx}",
      "2: transport.kind: 'ucx' is not in this build; use one of inproc, shm"},
     {"UnknownTransport", "transport: {kind: pigeon}",

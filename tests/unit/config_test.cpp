@@ -83,8 +83,8 @@ TEST(ClusterConfigTest, ReadsEveryKey) {
   expected.source = "all.yaml";
   expected.model = {kModel + "/", "none", Precision::kFloat32, 64, "Atlas 1"};
   expected.coordinator = {{"::1", 80}, {"example.org", 81}, 7};
-  expected.attention = {3, "cpu", 2, {33, 8, DType::kBFloat16, false}};
-  expected.ffn = {4, "cpu", 5, 2};
+  expected.attention = {3, {}, {}, 2, {33, 8, DType::kBFloat16, false}};
+  expected.ffn = {4, {}, {}, 5, 2};
   expected.transport = {TransportKind::kInproc, 9, DType::kBFloat16};
   expected.scheduler = {SchedulerLoop::kPlain, 3, 1, 6, 12, 11};
   expected.faults = {21, 99, 101, 0};
@@ -114,6 +114,30 @@ TEST(ClusterConfigTest, AutoSpinsOnlyWithACoreToSpare) {
   const std::string four_threads = "attention: {servers: 2}\nffn: {servers: 1, threads: 2}\n";
   EXPECT_EQ(parse(four_threads, {5, true}).transport.spin_us, 50U);
   EXPECT_EQ(parse(four_threads, {4, true}).transport.spin_us, 0U);
+}
+
+TEST(ClusterConfigTest, GpusAreSharedByTheServersOnThem) {
+  const auto one = parse("attention: {device: 'cuda:2'}\n");
+  EXPECT_EQ(one.attention.device, (DeviceChoice{true, 2, 1}));
+  EXPECT_EQ(one.attention.gpu, (GpuShare{1.0, 0.9}));
+  EXPECT_FALSE(one.ffn.device.is_cuda);
+
+  const auto shared = parse(
+      "attention: {servers: 2, device: 'cuda:0', sm_share: 0.25}\n"
+      "ffn: {servers: 1, device: 'cuda:0', sm_share: 0.5, gpu_memory_fraction: auto}\n");
+  EXPECT_EQ(shared.attention.gpu.sm_share, 0.25);
+  EXPECT_DOUBLE_EQ(shared.ffn.gpu.memory_fraction, 0.3);
+
+  const auto spread = parse(
+      "attention: {servers: 3, device: 'cuda:0-1', gpu_memory_fraction: 0.5}\n"
+      "ffn: {servers: 2, device: 'cuda:4-5'}\n");
+  EXPECT_EQ(spread.attention.device.to_string(), "cuda:0-1");
+  EXPECT_EQ(spread.attention.device.gpu_of(2), 0U);
+  EXPECT_EQ(spread.ffn.device.gpu_of(1), 5U);
+  EXPECT_EQ(spread.ffn.gpu.memory_fraction, 0.9);
+  for (const auto& config : {one, shared, spread}) {
+    EXPECT_EQ(parse_cluster_text(to_yaml(config), "test.yaml", kHost), config) << to_yaml(config);
+  }
 }
 
 TEST(ClusterConfigTest, YamlOfAConfigParsesBackEqual) {

@@ -10,12 +10,15 @@
 
 namespace fastfd::cluster {
 
+/// Throws config::ConfigError if a pool's device can't be had in this build or on this machine.
+void require_devices(const config::ClusterConfig& config);
+
 /// Everything the roles derive from one cluster file and one model: the only place that does, so
 /// that coordinator, attention and FFN servers can't disagree. Immutable.
 class Blueprint {
  public:
   /// Reads the model's config files and tensor headers. Throws model::ModelError, or
-  /// config::ConfigError where file and model don't fit each other.
+  /// config::ConfigError where file, model and devices don't fit each other.
   explicit Blueprint(config::ClusterConfig config);
 
   const config::ClusterConfig& config() const { return config_; }

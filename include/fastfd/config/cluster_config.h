@@ -30,6 +30,24 @@ struct HostPort {
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };
 
+/// What the servers of a pool compute on: `cpu`, `cuda:1` (all of them on that GPU), or `cuda:0-3`
+/// (server r on GPU r mod 4 of the four).
+struct DeviceChoice {
+  bool is_cuda = false;
+  std::uint32_t first_gpu = 0;
+  std::uint32_t num_gpus = 1;
+  std::uint32_t gpu_of(std::uint32_t rank) const { return first_gpu + rank % num_gpus; }
+  std::string to_string() const;
+  friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
+};
+
+/// A server's part of its GPU. Servers may share one; what they take of it sums to at most 1.
+struct GpuShare {
+  double sm_share = 1.0;         ///< of the SMs; 1 for all that share a GPU: no partition
+  double memory_fraction = 0.9;  ///< `auto`: 0.9, divided among the servers of the GPU
+  friend bool operator==(const GpuShare&, const GpuShare&) = default;
+};
+
 struct ModelConfig {
   std::filesystem::path path;         ///< Hugging Face folder; relative to the working directory
   std::string quantization = "none";  ///< only "none" on CPU
@@ -57,7 +75,8 @@ struct KvCacheConfig {
 
 struct AttentionConfig {
   std::uint32_t servers = 1;
-  std::string device = "cpu";
+  DeviceChoice device;
+  GpuShare gpu;               ///< with device cuda
   std::uint32_t threads = 1;  ///< of each server
   KvCacheConfig kv_cache;
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
@@ -65,7 +84,8 @@ struct AttentionConfig {
 
 struct FfnConfig {
   std::uint32_t servers = 1;
-  std::string device = "cpu";
+  DeviceChoice device;
+  GpuShare gpu;
   std::uint32_t threads = 1;
   std::uint32_t expert_replicas = 1;
   friend bool operator==(const FfnConfig&, const FfnConfig&) = default;
