@@ -63,8 +63,15 @@ function(fastfd_add_cuda_library name)
   fastfd_cuda_options(fastfd_${name})
 endfunction()
 
+# A program that scripts/gpu-bundle can move: it finds shared libraries in ../lib, theirs as well.
+function(fastfd_make_movable target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "\$ORIGIN/../lib")
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+endfunction()
+
 # fastfd_add_gpu_test(<name> SOURCES ... DEPENDS ... [LABELS gpu ...] [TIMEOUT s]): a GoogleTest
-# program with label `gpu`. Target gpu_tests builds them all; scripts/gpu-test runs them.
+# program with label `gpu`; with label `mps` as well, it runs once more under MPS. Target gpu_tests
+# builds them all; scripts/gpu-test runs them.
 function(fastfd_add_gpu_test name)
   cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -73,6 +80,7 @@ function(fastfd_add_gpu_test name)
   fastfd_add_test(${name} ${ARG_UNPARSED_ARGUMENTS} LABELS ${ARG_LABELS})
   if(TARGET ${name})
     fastfd_cuda_options(${name})
+    fastfd_make_movable(${name})
     if(NOT TARGET gpu_tests)
       add_custom_target(gpu_tests)
     endif()
@@ -80,14 +88,21 @@ function(fastfd_add_gpu_test name)
   endif()
 endfunction()
 
-# fastfd_add_gpu_benchmark(<name> SOURCES ... DEPENDS ...): a plain program that times kernels with
-# CUDA events. Target gpu_benchmarks builds them all; scripts/gpu-bench runs them.
+# fastfd_add_gpu_benchmark(<name> SOURCES ... DEPENDS ... [MPS]): a plain program that times kernels
+# with CUDA events, once more under MPS if it says so. Target gpu_benchmarks builds them all;
+# scripts/gpu-bench runs them.
 function(fastfd_add_gpu_benchmark name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "MPS" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} fastfd_build_flags)
   fastfd_cuda_options(${name})
+  fastfd_make_movable(${name})
+  set(mps "-")
+  if(ARG_MPS)
+    set(mps "mps")
+  endif()
+  set_property(GLOBAL APPEND_STRING PROPERTY FASTFD_GPU_BENCHMARKS "$<TARGET_FILE:${name}> ${mps}\n")
   if(NOT TARGET gpu_benchmarks)
     add_custom_target(gpu_benchmarks)
   endif()
