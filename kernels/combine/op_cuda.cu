@@ -95,18 +95,32 @@ __device__ void send_token(const CombineSendParams& params, const TokenWork& wor
   }
 }
 
-__device__ void answer(const CombineSendParams& params, std::uint32_t peer) {
-  std::byte* window = params.windows[peer];
-  const std::uint32_t num_rows = params.peer_rows[peer];
-  const layout::LaneControl control = *params.control;
-  const bool aborted = is_aborted(params.abort);
-  if (window == nullptr || ((control.participants >> peer) & 1U) == 0 || aborted) {
-    return;
+/// What a thread needs to answer its peer, read in advance.
+struct Answer {
+  std::byte* window = nullptr;  ///< nullptr: nobody to be answered
+  std::uint32_t num_rows = 0;
+  layout::LaneControl control;
+
+  __device__ explicit Answer(const CombineSendParams& params) {
+    const std::uint32_t peer = threadIdx.x;
+    if (peer < params.num_peers) {
+      control = *params.control;
+      num_rows = params.peer_rows[peer];
+      window = params.windows[peer];
+      window = ((control.participants >> peer) & 1U) != 0 ? window : nullptr;
+    }
   }
-  const layout::CombineSlot slot = params.window.slot(window, params.hop.lane, params.hop.buffer());
-  raise_flag(reinterpret_cast<std::byte*>(slot.flag), params.hop, control, num_rows,
-             /*num_routes=*/0);
-}
+
+  __device__ void send(const CombineSendParams& params) const {
+    if (window == nullptr || is_aborted(params.abort)) {
+      return;
+    }
+    const layout::CombineSlot slot =
+        params.window.slot(window, params.hop.lane, params.hop.buffer());
+    raise_flag(reinterpret_cast<std::byte*>(slot.flag), params.hop, control, num_rows,
+               /*num_routes=*/0);
+  }
+};
 
 /// CTAs take tokens in turn; the last one to finish raises the flags.
 template <typename Output, typename Partial>
@@ -116,6 +130,7 @@ __global__ void __launch_bounds__(kRowThreads) combine_send_kernel(const Combine
   // word at any moment, and then nobody reads what is stored here.
   const bool aborted = is_aborted(params.abort);
   const std::uint32_t num_tokens = *params.num_tokens;
+  const Answer answer(params);
   std::uint32_t token = blockIdx.x;
   if (token < params.max_tokens) {
     TokenWork work(params, token);  // together with the count: stale if there is no such token
@@ -129,8 +144,8 @@ __global__ void __launch_bounds__(kRowThreads) combine_send_kernel(const Combine
       }
     }
   }
-  if (is_last_cta(params.ctas_done, gridDim.x) && threadIdx.x < params.num_peers) {
-    answer(params, threadIdx.x);
+  if (is_last_cta(params.ctas_done, gridDim.x)) {
+    answer.send(params);
   }
 }
 

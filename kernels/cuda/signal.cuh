@@ -83,8 +83,8 @@ __device__ inline bool is_last_cta(std::uint32_t* ctas_done, std::uint32_t num_c
     __threadfence();
     is_last = atomicAdd(ctas_done, 1U) == num_ctas - 1;
     if (is_last) {
-      *ctas_done = 0;
       __threadfence();
+      *ctas_done = 0;  // behind the fence, which would wait for it
     }
   }
   __syncthreads();

@@ -97,17 +97,16 @@ __device__ void copy_tables(const DispatchParams& params, Shared* shared) {
 /// and stores its routes there. One counter a server advances by (1 row, n routes) at a time, so
 /// that route offsets ascend with the positions although rows come in any order.
 __device__ void place_row(const DispatchParams& params, std::uint32_t row,
-                          const choose::Route& route, Shared* shared) {
+                          const choose::Route& route, bool aborted, Shared* shared) {
   const std::uint32_t lane = threadIdx.x % 32;
   const bool has_route = lane < params.router.top_k;
   for (std::uint32_t server = lane; server < params.num_servers; server += 32) {
     params.row_index[static_cast<std::size_t>(server) * params.max_rows + row] = -1;
   }
   __syncwarp();
-  const std::uint32_t aborted = __shfl_sync(kAllLanes, is_aborted(params.abort), 0);
   ExpertPlacement::Target target;
   std::byte* window = nullptr;
-  if (has_route && aborted == 0) {
+  if (has_route && !aborted) {
     target = shared->placement[route.expert];
     window = target.ffn_rank < params.num_servers ? shared->windows[target.ffn_rank] : nullptr;
     if (window == nullptr) {
@@ -174,10 +173,15 @@ __device__ void sum_logits(const DispatchParams& params, std::uint32_t row, floa
 }
 
 /// Tells every server what it got, also if that is nothing.
-__device__ void publish(const DispatchParams& params, std::uint32_t server, std::byte* window) {
+__device__ void publish(const DispatchParams& params, const layout::LaneControl& control,
+                        std::uint32_t server, std::byte* window) {
   const std::uint64_t sent = __ldcg(&params.counters->sent[server]);
   const bool aborted = is_aborted(params.abort);
   params.counters->sent[server] = 0;
+  if (control.num_rows > params.max_rows) {
+    give_up(params.abort, layout::AbortReason::kBadPlan, server, params.hop, control.step, 0);
+    return;
+  }
   if (window == nullptr || aborted) {
     return;
   }
@@ -187,21 +191,21 @@ __device__ void publish(const DispatchParams& params, std::uint32_t server, std:
       params.window.slot(window, params.hop.lane, params.hop.buffer());
   slot.route_offsets[num_rows] = num_routes;
   params.sent_rows[server] = num_rows;
-  raise_flag(reinterpret_cast<std::byte*>(slot.flag), params.hop, *params.control, num_rows,
-             num_routes);
+  raise_flag(reinterpret_cast<std::byte*>(slot.flag), params.hop, control, num_rows, num_routes);
 }
 
 /// One CTA a row; the last one to finish raises the flags. The row is loaded, normalised and packed
 /// while the router kernel still runs: that one has waited for whoever wrote the residual.
 template <bool kFp8>
-__global__ void __launch_bounds__(kRowThreads) send_kernel(const DispatchParams params) {
+__global__ void __launch_bounds__(kRowThreads, 3) send_kernel(const DispatchParams params) {
   __shared__ Shared shared;
   if (!has_router(params)) {
     cudaGridDependencySynchronize();  // nobody in front has waited for what is read here
   }
   copy_tables(params, &shared);
   const std::uint32_t row = blockIdx.x;
-  const bool has_row = row < min(params.control->num_rows, params.max_rows);
+  const layout::LaneControl control = *params.control;
+  const bool has_row = row < min(control.num_rows, params.max_rows);
   Packed<kFp8> packed[kMaxGroups];
   float inverse = 0.0F;
   if (has_row) {
@@ -236,13 +240,14 @@ __global__ void __launch_bounds__(kRowThreads) send_kernel(const DispatchParams 
     }
     __syncthreads();
     if (threadIdx.x < 32) {
+      const bool aborted = is_aborted(params.abort);  // on its way while the warp chooses
       const choose::Route route = choose::choose_experts(params.router, shared.logits);
       if (threadIdx.x < params.router.top_k && params.experts != nullptr) {
         const std::size_t at = static_cast<std::size_t>(row) * params.router.top_k + threadIdx.x;
         params.experts[at] = static_cast<std::int32_t>(route.expert);
         params.weights[at] = route.weight;
       }
-      place_row(params, row, route, &shared);
+      place_row(params, row, route, aborted, &shared);
     }
     __syncthreads();
     for (std::uint32_t target = 0; target < shared.num_targets; ++target) {
@@ -255,7 +260,7 @@ __global__ void __launch_bounds__(kRowThreads) send_kernel(const DispatchParams 
     }
   }
   if (is_last_cta(&params.counters->ctas_done, gridDim.x) && threadIdx.x < params.num_servers) {
-    publish(params, threadIdx.x, shared.windows[threadIdx.x]);
+    publish(params, control, threadIdx.x, shared.windows[threadIdx.x]);
   }
 }
 

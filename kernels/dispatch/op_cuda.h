@@ -84,7 +84,8 @@ std::size_t router_scratch_floats(std::uint32_t max_rows, std::uint32_t num_expe
 
 /// Two kernels, the second already loading while the first ends. With `abort` set nothing is stored
 /// to peers and no flag is raised. An expert that is placed on a server without a window sets
-/// `abort` (kBadPlacement). kInvalidArgument: a shape or dtype that is not supported.
+/// `abort` (kBadPlacement), as do more rows than max_rows (kBadPlan): then no flag is raised.
+/// kInvalidArgument: a shape or dtype that is not supported.
 Status launch_dispatch(const DispatchParams& params, device::CudaStream stream);
 
 /// Whose row a token is.

@@ -93,16 +93,16 @@ struct TileLoader {
 
   const float* residual;
   std::uint32_t hidden_dim;
-  std::uint32_t num_rows;
-  std::uint32_t column;  ///< in the row
+  std::uint32_t max_rows;  ///< rows behind the last are loaded as well: the bucket has them all
+  std::uint32_t column;    ///< in the row
   std::uint32_t column_in_tile;
   float4 weight;
   float4 values[kLoads];
 
-  __device__ TileLoader(const DispatchParams& params, std::uint32_t rows, std::uint32_t chunk)
+  __device__ TileLoader(const DispatchParams& params, std::uint32_t chunk)
       : residual(params.residual),
         hidden_dim(params.hidden_dim),
-        num_rows(rows),
+        max_rows(params.max_rows),
         column(chunk * kRouterColumns + threadIdx.x % kRowThreads4 * 4),
         column_in_tile(threadIdx.x % kRowThreads4 * 4),
         weight{0.0F, 0.0F, 0.0F, 0.0F} {
@@ -125,7 +125,7 @@ struct TileLoader {
     for (std::uint32_t i = 0; i < kLoads; ++i) {
       const std::uint32_t row = tile * kRouterRows + threadIdx.x / kRowThreads4 + i * kRowStep;
       values[i] = {0.0F, 0.0F, 0.0F, 0.0F};
-      if (row < num_rows && column < hidden_dim) {
+      if (row < max_rows && column < hidden_dim) {
         values[i] = *reinterpret_cast<const float4*>(
             residual + static_cast<std::size_t>(row) * hidden_dim + column);
       }
@@ -186,9 +186,10 @@ __global__ void __launch_bounds__(kRouterThreads, 1) router_kernel(const Dispatc
       params, first_expert, blockIdx.x * kRouterColumns + depth * router::kWarpColumns);
   cudaGridDependencySynchronize();            // weights don't change: they are on their way already
   cudaTriggerProgrammaticLaunchCompletion();  // after it, so that what is behind needs no wait
+  router::TileLoader loader(params, blockIdx.x);
+  loader.load(blockIdx.z);  // before it is known whether there is such a tile
   const std::uint32_t num_rows = min(params.control->num_rows, params.max_rows);
   const std::uint32_t num_tiles = (num_rows + kRouterRows - 1) / kRouterRows;
-  router::TileLoader loader(params, num_rows, blockIdx.x);
 
   float* partial = params.partial_logits + static_cast<std::size_t>(blockIdx.x) * params.max_rows *
                                                params.router.num_experts;
@@ -197,9 +198,6 @@ __global__ void __launch_bounds__(kRouterThreads, 1) router_kernel(const Dispatc
       partial[static_cast<std::size_t>(row) * params.router.num_experts + expert] = value;
     }
   };
-  if (blockIdx.z < num_tiles) {
-    loader.load(blockIdx.z);
-  }
   for (std::uint32_t tile = blockIdx.z; tile < num_tiles; tile += gridDim.z) {
     loader.store(shared);
     __syncthreads();

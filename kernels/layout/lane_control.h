@@ -42,6 +42,7 @@ enum class AbortReason : std::uint32_t {
   kTimedOut,      ///< the device-clock bound ran out
   kBadMessage,    ///< the peer's header, counts or routes don't fit the hop or the window
   kBadPlacement,  ///< an expert is placed on a server without a window
+  kBadPlan,       ///< more rows than the launch's bucket: another graph should have been replayed
 };
 
 /// One per server. Kernels that store to a peer, raise a flag, write KV or sample test `aborted`

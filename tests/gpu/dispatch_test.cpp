@@ -377,6 +377,15 @@ TEST(DispatchFaults, AnExpertOnAServerWithoutAWindowAborts) {
   }
 }
 
+TEST(DispatchFaults, AGraphOfASmallerBucketStopsTheLane) {
+  Sender sender({.num_rows = 17, .max_rows = 16, .num_servers = 2});
+  ASSERT_NO_FATAL_FAILURE(sender.run());
+  EXPECT_EQ(sender.abort_.get().reason, layout::AbortReason::kBadPlan);
+  for (const std::uint32_t server : {0U, 1U}) {
+    EXPECT_EQ(sender.windows_.get_flag(server, kTestHop.lane, kTestHop.buffer()), layout::kNoFlag);
+  }
+}
+
 TEST(DispatchHops, OneLaunchTouchesOneSlot) {
   Sender sender({.num_rows = 12, .num_servers = 2});
   ASSERT_NO_FATAL_FAILURE(sender.run());
