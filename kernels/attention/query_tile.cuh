@@ -146,7 +146,9 @@ class QueryTile {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
       // A row that has seen nothing yet has no largest score to subtract.
       const float base = largest == kMinusInfinity ? 0.0F : __fmul_rn(-largest, scale_);
-      const float factor = fast_exp2(__fmaf_rn(largest_[row], scale_, base));
+      // Exactly 1 if nothing larger came: a tile that a row sees nothing of must change no bit.
+      const float factor =
+          largest == largest_[row] ? 1.0F : fast_exp2(__fmaf_rn(largest_[row], scale_, base));
       largest_[row] = largest;
       float total = 0.0F;
 #pragma unroll

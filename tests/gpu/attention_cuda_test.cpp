@@ -297,8 +297,12 @@ TEST(AttentionCudaTest, ARowsBitsDoNotDependOnThePiecesOfThePrompt) {
   for (const KvShape& shape : shapes()) {
     const World world(shape, {530});
     const auto whole = world.run({{0, 0, 530}});
-    for (const std::vector<std::int64_t>& cut :
-         {std::vector<std::int64_t>{1, 529}, {256, 256, 18}, {7, 300, 1, 1, 219, 2}}) {
+    for (const std::vector<std::int64_t>& cut : {std::vector<std::int64_t>{1, 529},
+                                                 {2, 528},
+                                                 {5, 525},
+                                                 {64, 64, 64, 64, 256, 18},
+                                                 {256, 256, 18},
+                                                 {7, 300, 1, 1, 219, 2}}) {
       std::vector<bf16> pieces;
       std::int64_t position = 0;
       for (const std::int64_t num_rows : cut) {
