@@ -26,7 +26,7 @@ struct AttentionBucket {
 /// rows whose context is cut over several warps.
 struct AttentionWorkspace {
   AttentionBucket bucket;
-  /// Most (row, split of 256 tokens) pairs that partial results have room for. What does not fit is
+  /// Most (row, split of 512 tokens) pairs that partial results have room for. What does not fit is
   /// computed by one block a sequence instead: slower, with the same bits.
   std::int64_t max_row_splits = 0;
   std::byte* data = nullptr;  ///< [num_bytes()], 256-byte aligned

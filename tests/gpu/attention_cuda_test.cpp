@@ -248,9 +248,10 @@ std::vector<KvShape> shapes() {
 }
 
 // First tokens, borders of tiles and splits, short and long pieces.
-const std::vector<std::int64_t> kLengths = {1, 64, 257, 256, 700, 65, 300, 90, 530, 1100};
-const std::vector<Piece> kMix = {{0, 0, 1},  {1, 63, 1},  {2, 256, 1}, {3, 255, 1},  {4, 512, 188},
-                                 {5, 0, 65}, {6, 297, 3}, {7, 0, 90},  {8, 250, 20}, {9, 1099, 1}};
+const std::vector<std::int64_t> kLengths = {1, 64, 257, 256, 700, 65, 300, 90, 530, 1100, 513, 512};
+const std::vector<Piece> kMix = {{0, 0, 1},     {1, 63, 1},   {2, 256, 1},  {3, 255, 1},
+                                 {4, 512, 188}, {5, 0, 65},   {6, 297, 3},  {7, 0, 90},
+                                 {8, 500, 20},  {9, 1099, 1}, {10, 512, 1}, {11, 511, 1}};
 
 TEST(AttentionCudaTest, EqualsTheReferenceOnARaggedMix) {
   for (const KvShape& shape : shapes()) {
@@ -295,14 +296,14 @@ TEST(AttentionCudaTest, ARowsBitsDependOnItsOwnSequenceOnly) {
 
 TEST(AttentionCudaTest, ARowsBitsDoNotDependOnThePiecesOfThePrompt) {
   for (const KvShape& shape : shapes()) {
-    const World world(shape, {530});
-    const auto whole = world.run({{0, 0, 530}});
-    for (const std::vector<std::int64_t>& cut : {std::vector<std::int64_t>{1, 529},
-                                                 {2, 528},
-                                                 {5, 525},
-                                                 {64, 64, 64, 64, 256, 18},
-                                                 {256, 256, 18},
-                                                 {7, 300, 1, 1, 219, 2}}) {
+    const World world(shape, {1060});
+    const auto whole = world.run({{0, 0, 1060}});
+    for (const std::vector<std::int64_t>& cut : {std::vector<std::int64_t>{1, 1059},
+                                                 {2, 1058},
+                                                 {5, 525, 530},
+                                                 {64, 64, 64, 64, 256, 18, 530},
+                                                 {512, 512, 36},
+                                                 {7, 500, 1, 1, 1, 1, 2, 3, 540, 1, 2, 1}}) {
       std::vector<bf16> pieces;
       std::int64_t position = 0;
       for (const std::int64_t num_rows : cut) {
