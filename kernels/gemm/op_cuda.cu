@@ -83,7 +83,7 @@ __device__ float4 reduce(const cooperative_groups::cluster_group& cluster, int n
   return sum;
 }
 
-/// Stores every num_splits-th row of the cluster's tile.
+/// Stores every num_splits-th row of the cluster's tile: the consumers' part.
 template <typename Shape>
 __device__ void reduce_and_store(const DenseArgs& args, float* sums, int first_row, int num_rows,
                                  int first_output) {
@@ -91,7 +91,7 @@ __device__ void reduce_and_store(const DenseArgs& args, float* sums, int first_r
   const cg::cluster_group cluster = cg::this_cluster();
   const int num_splits = static_cast<int>(cluster.num_blocks());
   constexpr int kVectors = Shape::kTileOutputs / kVectorOutputs;
-  for (int i = threadIdx.x;; i += Shape::kThreads) {
+  for (int i = threadIdx.x;; i += Shape::kConsumers) {
     const int row = static_cast<int>(cluster.block_rank()) + i / kVectors * num_splits;
     const int output = i % kVectors * kVectorOutputs;
     if (row >= num_rows) {
@@ -178,12 +178,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
         to[(8 * j + i % 2) * Shape::kSumStride + i / 2 * 8] = acc[0][4 * j + i];
       }
     }
+    sync_threads(1, Shape::kConsumers);  // the own sums; racecheck knows no cluster's barrier
   }
-  __syncthreads();  // also where a cluster's barrier follows: racecheck knows only this one
   if (num_splits > 1) {
     cluster.sync();
   }
-  reduce_and_store<Shape>(args, sums, first_row, num_rows, first_output);
+  if (threadIdx.x < Shape::kConsumers) {
+    reduce_and_store<Shape>(args, sums, first_row, num_rows, first_output);
+  }
   if (num_splits > 1) {
     cluster.sync();  // nobody leaves while its sums are read
   }
