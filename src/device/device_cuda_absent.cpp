@@ -67,8 +67,9 @@ SmPartition SmPartition::create(const CudaDevice&, std::span<const double>, std:
 }
 DeviceStream SmPartition::make_stream(StreamPriority) const { throw_absent(); }
 SmLimits sm_limits(const CudaDevice&) { throw_absent(); }
-CtaFootprint cta_footprint(const CudaDevice&, const void*, std::string, std::uint32_t,
-                           std::size_t) {
+CtaFootprint cta_footprint(const CudaDevice&, const void*,
+                           std::string,  // NOLINT(performance-unnecessary-value-param)
+                           std::uint32_t, std::size_t) {
   throw_absent();
 }
 

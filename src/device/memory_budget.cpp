@@ -23,10 +23,11 @@ MemoryBudget plan_memory(const DeviceMemory& memory, const MemoryDemand& demand)
   const std::string share = fmt::format("gpu_memory_fraction {:.3g} x {} = {}", demand.fraction,
                                         gib(memory.total_bytes), gib(budget.budget_bytes));
   if (budget.budget_bytes > memory.free_bytes) {
+    const std::uint64_t free_percent =
+        memory.free_bytes * 100 / memory.total_bytes;  // rounded down
     throw DeviceError(fmt::format(
         "{}, but only {} are free; end what else runs on this GPU, or use at most {:.2f}", share,
-        gib(memory.free_bytes),
-        static_cast<double>(memory.free_bytes * 100 / memory.total_bytes) / 100.0));
+        gib(memory.free_bytes), static_cast<double>(free_percent) / 100.0));
   }
   const std::uint64_t fixed = demand.weights_bytes + demand.workspace_bytes + demand.windows_bytes;
   const std::uint64_t least = fixed + demand.min_pages * demand.bytes_per_page;
