@@ -15,8 +15,8 @@
 
 namespace fastfd::kernels::cuda {
 
-/// With half as many, 64 decode rows at a context of 2K took 12 % longer on an H200, for the partial
-/// results; a few rows alone would be faster.
+/// With half as many, 64 decode rows at a context of 2K took 12 % longer on an H200, for the
+/// partial results; a few rows alone would be faster.
 inline constexpr int kSplitTokens = 512;
 inline constexpr int kQueriesPerWarp = 16;
 /// Warps of an attention block; large heads leave room for fewer.
