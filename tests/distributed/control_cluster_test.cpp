@@ -282,7 +282,8 @@ TEST(ControlCluster, ASilentServerIsLost) {
   auto options = engine_options();
   options.heartbeat_timeout = milliseconds(1500);
   std::atomic<std::uint32_t> fenced_pid = 0;
-  options.fence = [&](Role /*role*/, ServerRank /*rank*/, std::uint32_t pid) { fenced_pid = pid; };
+  options.fence = [&](Role /*role*/, ServerRank /*rank*/, std::uint32_t pid,
+                      const std::string& /*process_key*/) { fenced_pid = pid; };
   Coordinator coordinator(0, options);
   // Registers like a server, and then never says anything more.
   class DeadLink final : public control_plane::MemberLink {
