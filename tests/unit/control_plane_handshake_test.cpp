@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,8 +94,11 @@ TEST(Handshake, AnotherProtocolVersionIsTheOnlyReasonGiven) {
   registration.contract.protocol_version = kProtocolVersion + 1;
   registration.contract.page_size = 99;
   const auto reason = why_refused(example_contract(), registration);
-  EXPECT_THAT(reason, AllOf(HasSubstr("protocol version: the server speaks 2, the coordinator 1"),
-                            testing::Not(HasSubstr("page size"))));
+  EXPECT_THAT(
+      reason,
+      AllOf(HasSubstr(fmt::format("protocol version: the server speaks {}, the coordinator {}",
+                                  kProtocolVersion + 1, kProtocolVersion)),
+            testing::Not(HasSubstr("page size"))));
 }
 
 TEST(Handshake, EveryDifferenceIsNamedAtOnce) {
