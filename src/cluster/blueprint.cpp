@@ -61,8 +61,7 @@ void Blueprint::refuse_what_does_not_fit() const {
   if (host_bytes != 0 && pools > static_cast<double>(host_bytes)) {
     throw config::ConfigError(
         fmt::format("{}: attention.kv_cache.pages: {} servers x {:.1f} MiB of KV cache are more "
-                    "than the {:.1f} "
-                    "MiB of memory of this host; lower attention.kv_cache.pages",
+                    "than the {:.1f} MiB of memory of this host; lower attention.kv_cache.pages",
                     config_.source.string(), config_.attention.servers, mib(kv_cache_bytes()),
                     mib(host_bytes)));
   }

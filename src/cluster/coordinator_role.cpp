@@ -70,7 +70,7 @@ coordinator::EngineOptions engine_options(const Blueprint& blueprint) {
   options.fence = [](Role role, ServerRank rank, std::uint32_t pid, const std::string& key) {
     const std::string name = control_plane::member_name(role, rank);
     if (const Status status = kill_process(pid, key); status) {
-      spdlog::warn("killed {} (pid {})", name, pid);
+      spdlog::warn("{} (pid {}) is killed, or was gone already", name, pid);
     } else {
       spdlog::warn("{} is not killed: {}; its windows are abandoned", name, status.message());
     }

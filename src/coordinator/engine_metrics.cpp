@@ -40,7 +40,8 @@ void add_scheduler(const scheduler::SchedulerStats& stats, MetricList* list) {
                 stats.tokens_dropped);
   list->counter("fastfd_prompt_tokens_computed_total", "Prompt tokens that were prefilled",
                 stats.prompt_tokens_computed);
-  list->counter("fastfd_prompt_tokens_cached_total", "Prompt tokens found in the prefix cache",
+  list->counter("fastfd_prompt_tokens_cached_total",
+                "Prompt tokens computed before: cached, or for another choice",
                 stats.prompt_tokens_cached);
   list->counter("fastfd_kv_pages_copied_total", "Partial prompt pages copied for another choice",
                 stats.pages_copied);

@@ -73,7 +73,7 @@ struct TokenEvent {
   float logprob = 0.0F;      ///< valid if num_logprobs >= 0
   std::vector<TokenLogprob> top_logprobs;
   FinishReason finish = FinishReason::kNone;
-  std::uint32_t num_cached_tokens = 0;  ///< prompt tokens found in the prefix cache
+  std::uint32_t num_cached_tokens = 0;  ///< prompt tokens that need not be computed for this one
   std::string error;                    ///< why, when finish is kError
 };
 
