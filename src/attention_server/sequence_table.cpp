@@ -73,12 +73,13 @@ Status SequenceTable::remove_rows(const AttentionLanePlan& plan) {
   return Status::ok();
 }
 
-Status SequenceTable::append_page(SlotId id, PageId page) {
+Status SequenceTable::append_page(SlotId id, PageId page, LaneBatch& batch) {
   Slot& slot = slots_[id];
   if (page >= shape_.num_pages || slot.num_pages >= pages_per_slot_) {
     return mismatch(fmt::format("page {} of {} as entry {} of slot {}", page, shape_.num_pages,
                                 slot.num_pages, id));
   }
+  batch.page_updates.push_back({id, slot.num_pages, page});
   page_table_[static_cast<std::size_t>(id) * pages_per_slot_ + slot.num_pages++] = page;
   return Status::ok();
 }
@@ -94,6 +95,7 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
   slot.prompt_len = open.prompt_len;
   slot.last_token = kNoToken;
   slot.sampling = open.sampling;
+  batch.opened.push_back(open.slot);
   slot.counts.clear();
   for (const TokenId token : open.output_tokens) {
     const auto at = std::find_if(slot.counts.begin(), slot.counts.end(),
@@ -105,7 +107,7 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
     }
   }
   for (const PageId page : open.cached_pages) {
-    if (auto status = append_page(open.slot, page); !status) {
+    if (auto status = append_page(open.slot, page, batch); !status) {
       return status;
     }
   }
@@ -119,7 +121,7 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
                       "are {}",
                       open.slot, copy.num_tokens, copy.source, shape_.page_size, shape_.num_pages));
     }
-    if (auto status = append_page(open.slot, copy.target); !status) {
+    if (auto status = append_page(open.slot, copy.target, batch); !status) {
       return status;
     }
     slot.length += copy.num_tokens;
@@ -131,6 +133,7 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
 void SequenceTable::add_span(SlotId id, std::uint32_t first_row, std::uint32_t num_rows,
                              LaneBatch& batch) {
   const Slot& slot = slots_[id];
+  batch.span_slots.push_back(id);
   batch.spans.push_back({.first_row = first_row,
                          .num_rows = num_rows,
                          .start_position = slot.length,
@@ -140,7 +143,7 @@ void SequenceTable::add_span(SlotId id, std::uint32_t first_row, std::uint32_t n
 Status SequenceTable::add_decode_rows(const AttentionLanePlan& plan, LaneBatch& batch) {
   for (const SlotId id : decode_rows_[plan.lane]) {
     Slot& slot = slots_[id];
-    if (slot.last_token == kNoToken) {
+    if (slot.last_token == kNoToken && !shape_.tokens_on_device) {
       return mismatch(fmt::format("slot {} has no token to feed", id));
     }
     if (slot.length >= slot.num_pages * shape_.page_size) {
@@ -151,7 +154,7 @@ Status SequenceTable::add_decode_rows(const AttentionLanePlan& plan, LaneBatch& 
     batch.positions.push_back(static_cast<std::int32_t>(slot.length));
     add_span(id, row, 1, batch);
     ++slot.length;
-    batch.samples.push_back({row, id, slot.generation, slot.length});
+    batch.samples.push_back({row, id, slot.generation, slot.length, slot.prompt_len});
   }
   return Status::ok();
 }
@@ -170,7 +173,7 @@ Status SequenceTable::add_piece(const PrefillPiece& piece, LaneBatch& batch) {
         num_tokens));
   }
   for (const PageId page : piece.new_pages) {
-    if (auto status = append_page(piece.slot, page); !status) {
+    if (auto status = append_page(piece.slot, page, batch); !status) {
       return status;
     }
   }
@@ -186,7 +189,8 @@ Status SequenceTable::add_piece(const PrefillPiece& piece, LaneBatch& batch) {
   }
   slot.length += num_tokens;
   if (piece.samples) {
-    batch.samples.push_back({first_row + num_tokens - 1, piece.slot, slot.generation, slot.length});
+    batch.samples.push_back(
+        {first_row + num_tokens - 1, piece.slot, slot.generation, slot.length, slot.prompt_len});
     joining_.push_back(piece.slot);
   }
   return Status::ok();
@@ -196,8 +200,11 @@ Status SequenceTable::build(const AttentionLanePlan& plan, LaneBatch& batch) {
   batch.tokens.clear();
   batch.positions.clear();
   batch.spans.clear();
+  batch.span_slots.clear();
   batch.samples.clear();
   batch.copies.clear();
+  batch.page_updates.clear();
+  batch.opened.clear();
   joining_.clear();
   batch.num_rows = 0;
   if (plan.lane >= kMaxLanes) {
@@ -214,7 +221,7 @@ Status SequenceTable::build(const AttentionLanePlan& plan, LaneBatch& batch) {
   for (const PageAppend& append : plan.pages) {
     auto status = check_slot(append.slot);
     if (status) {
-      status = append_page(append.slot, append.page);
+      status = append_page(append.slot, append.page, batch);
     }
     if (!status) {
       return status;

@@ -17,6 +17,8 @@ struct SequenceTableShape {
   std::uint32_t page_size = 0;
   std::uint32_t max_model_len = 0;
   std::uint32_t max_lane_rows = 0;
+  /// The last sampled token of a slot stays on the GPU: decode rows list kNoToken.
+  bool tokens_on_device = false;
 };
 
 /// A sequence on this server. The scheduler decides what is in it and when it may be reused.
@@ -37,6 +39,14 @@ struct SampleRow {
   SlotId slot = 0;
   Generation generation = 0;
   std::uint32_t position = 0;  ///< of the token to be sampled
+  std::uint32_t prompt_len = 0;
+};
+
+/// An entry of a slot's page table that a plan has set.
+struct PageUpdate {
+  SlotId slot = 0;
+  std::uint32_t index = 0;
+  PageId page = 0;
 };
 
 /// What one lane computes in one step. Reused from step to step, so the hot path allocates nothing
@@ -45,9 +55,12 @@ struct LaneBatch {
   std::uint32_t num_rows = 0;
   std::vector<TokenId> tokens;                // [num_rows]
   std::vector<std::int32_t> positions;        // [num_rows]
-  std::vector<kernels::AttentionSpan> spans;  // one a decode row or piece
+  std::vector<kernels::AttentionSpan> spans;  // one a decode row or piece, ascending row
+  std::vector<SlotId> span_slots;             // [spans.size()]
   std::vector<SampleRow> samples;             // ascending row
   std::vector<PageCopy> copies;               // before the first layer
+  std::vector<PageUpdate> page_updates;       // in the order of a slot's table
+  std::vector<SlotId> opened;                 // slots whose sampling state begins
 };
 
 /// Slots, page tables and the decode rows of each lane: the server's side of delta-coded plans.
@@ -73,7 +86,7 @@ class SequenceTable {
   Status replace_rows(const AttentionLanePlan& plan);
   Status remove_rows(const AttentionLanePlan& plan);
   Status open_slot(const SlotOpen& open, LaneBatch& batch);
-  Status append_page(SlotId slot, PageId page);
+  Status append_page(SlotId slot, PageId page, LaneBatch& batch);
   Status add_decode_rows(const AttentionLanePlan& plan, LaneBatch& batch);
   Status add_piece(const PrefillPiece& piece, LaneBatch& batch);
   Status check_slot(SlotId slot) const;

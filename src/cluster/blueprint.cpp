@@ -122,7 +122,8 @@ attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank
           .kv_dtype = config_.attention.kv_cache.dtype,
           .num_slots = scheduler::Scheduler::slots_per_server(scheduler_options()),
           .max_lane_rows = shape.max_lane_rows,
-          .max_model_len = max_model_len()};
+          .max_model_len = max_model_len(),
+          .num_ffn_servers = config_.ffn.servers};
 }
 
 ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {

@@ -15,9 +15,12 @@
 #include "cluster/direct_link.h"
 #include "cluster/members.h"
 #include "cluster/shm_connect.h"
+#include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/control_plane/control_client.h"
 #include "fastfd/control_plane/control_server.h"
 #include "fastfd/coordinator/engine.h"
+#include "fastfd/ffn_server/gpu_ffn_server.h"
+#include "fastfd/transport/device_port.h"
 #include "fastfd/transport/inproc.h"
 
 namespace fastfd::cluster {
@@ -26,32 +29,26 @@ namespace {
 constexpr std::chrono::milliseconds kHeartbeatInterval{200};
 
 // The fabric of each epoch: whoever of its members comes first makes it.
+template <typename Fabric>
 class FabricExchange {
  public:
-  explicit FabricExchange(const Blueprint& blueprint)
-      : shape_(blueprint.window_shape()),
-        num_attention_(blueprint.config().attention.servers),
-        num_ffn_(blueprint.config().ffn.servers),
-        wait_policy_(blueprint.wait_policy()) {}
+  using Make = std::function<std::shared_ptr<Fabric>(Epoch epoch)>;
+  explicit FabricExchange(Make make) : make_(std::move(make)) {}
 
-  std::shared_ptr<transport::InprocFabric> fabric(Epoch epoch) {
+  std::shared_ptr<Fabric> fabric(Epoch epoch) {
     const std::lock_guard lock(mutex_);
     if (epoch_ != epoch) {
       epoch_ = epoch;
-      fabric_ = std::make_shared<transport::InprocFabric>(shape_, num_attention_, num_ffn_,
-                                                          wait_policy_, epoch);
+      fabric_ = make_(epoch);
     }
     return fabric_;
   }
 
  private:
-  transport::WindowShape shape_;
-  std::uint32_t num_attention_;
-  std::uint32_t num_ffn_;
-  transport::WaitPolicy wait_policy_;
+  const Make make_;
   std::mutex mutex_;
   Epoch epoch_ = 0;
-  std::shared_ptr<transport::InprocFabric> fabric_;
+  std::shared_ptr<Fabric> fabric_;
 };
 
 // Computing and waiting of one attention server, by its results.
@@ -61,7 +58,7 @@ struct AttentionMeter {
 };
 
 // One server and its way to the coordinator: a direct link or a gRPC client with its thread.
-struct Member {
+struct Participant {
   Role role = Role::kAttention;
   ServerRank rank = 0;
   std::unique_ptr<transport::ShmEndpoint> endpoint;
@@ -86,11 +83,38 @@ ClusterWeights load_cluster_weights(const Blueprint& blueprint) {
   return weights;
 }
 
+ClusterWeights load_device_cluster_weights(const Blueprint& blueprint,
+                                           const device::CudaDevice& device) {
+  const auto& path = blueprint.config().model.path;
+  ClusterWeights weights;
+  weights.device_attention = std::make_shared<const model::DeviceAttentionWeights>(
+      model::upload_attention_weights(path, blueprint.spec(), device));
+  const auto placement = blueprint.placement().make();
+  for (ServerRank rank = 0; rank < blueprint.config().ffn.servers; ++rank) {
+    weights.device_ffn.push_back(std::make_shared<const model::DeviceFfnWeights>(
+        model::upload_ffn_weights(path, blueprint.spec(), placement, rank, device)));
+  }
+  return weights;
+}
+
 class LocalCluster::Impl {
  public:
   Impl(const Blueprint& blueprint, const ClusterWeights& weights,
        const LocalClusterOptions& options)
-      : blueprint_(blueprint), options_(options), exchange_(blueprint) {
+      : blueprint_(blueprint),
+        options_(options),
+        exchange_([this](Epoch epoch) {
+          const auto& config = blueprint_.config();
+          return std::make_shared<transport::InprocFabric>(
+              blueprint_.window_shape(), config.attention.servers, config.ffn.servers,
+              blueprint_.wait_policy(), epoch);
+        }),
+        device_exchange_([this](Epoch /*epoch*/) {
+          const auto& config = blueprint_.config();
+          return std::make_shared<transport::InprocDeviceFabric>(
+              *options_.device, blueprint_.window_shape(), config.attention.servers,
+              config.ffn.servers);
+        }) {
     if (options.colocated &&
         (blueprint.config().attention.servers != 1 || blueprint.config().ffn.servers != 1)) {
       throw std::invalid_argument("a co-located cluster has one server of each role");
@@ -166,7 +190,7 @@ class LocalCluster::Impl {
   }
 
   void add_member(Role role, ServerRank rank, const ClusterWeights& weights) {
-    auto member = std::make_unique<Member>();
+    auto member = std::make_unique<Participant>();
     member->role = role;
     member->rank = rank;
     incarnations_.push_back(control_plane::draw_incarnation());
@@ -187,7 +211,11 @@ class LocalCluster::Impl {
     members_.push_back(std::move(member));
   }
 
-  void make_attention(Member& member, const ClusterWeights& weights) {
+  void make_attention(Participant& member, const ClusterWeights& weights) {
+    if (options_.device != nullptr) {
+      make_gpu_attention(member, weights);
+      return;
+    }
     Connect<transport::AttentionPort> connect;
     if (options_.colocated) {
       colocated_ = std::make_unique<ColocatedFfn>(blueprint_, weights.ffn.at(0));
@@ -205,12 +233,45 @@ class LocalCluster::Impl {
       };
     }
     member.handler = std::make_unique<AttentionMember>(
-        blueprint_, member.rank, weights.attention, std::move(connect),
+        std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
+        weights.attention,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
-  void make_ffn(Member& member, const ClusterWeights& weights) {
+  void make_gpu_attention(Participant& member, const ClusterWeights& weights) {
+    Connect<transport::DevicePort> connect =
+        [this, rank = member.rank](
+            const control_plane::Topology& topology,
+            const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
+      return device_exchange_.fabric(topology.epoch)->attention_port(rank);
+    };
+    member.handler = std::make_unique<
+        AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
+        std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
+        weights.device_attention, *options_.device,
+        [this, &member](LaneResult result) { on_result(member, std::move(result)); },
+        [this, &member](const Status& status) { on_failure(member, status); });
+  }
+
+  void make_gpu_ffn(Participant& member, const ClusterWeights& weights) {
+    Connect<transport::DevicePort> connect =
+        [this, rank = member.rank](
+            const control_plane::Topology& topology,
+            const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
+      return device_exchange_.fabric(topology.epoch)->ffn_port(rank);
+    };
+    member.handler = std::make_unique<FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>>(
+        std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
+        weights.device_ffn.at(member.rank), *options_.device,
+        [this, &member](const Status& status) { on_failure(member, status); });
+  }
+
+  void make_ffn(Participant& member, const ClusterWeights& weights) {
+    if (options_.device != nullptr) {
+      make_gpu_ffn(member, weights);
+      return;
+    }
     if (options_.colocated) {
       member.handler = std::make_unique<ColocatedMember>(*colocated_);
       return;
@@ -227,11 +288,12 @@ class LocalCluster::Impl {
       };
     }
     member.handler = std::make_unique<FfnMember>(
-        blueprint_, member.rank, weights.ffn.at(member.rank), std::move(connect),
+        std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
+        weights.ffn.at(member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
-  void join(Member& member) {
+  void join(Participant& member) {
     control_plane::Registration registration;
     registration.role = member.role;
     registration.rank = member.rank;
@@ -272,7 +334,7 @@ class LocalCluster::Impl {
     }
   }
 
-  void on_result(Member& member, LaneResult result) {
+  void on_result(Participant& member, LaneResult result) {
     auto& meter = meters_[member.rank];
     meter.compute_us.fetch_add(result.compute_us, std::memory_order_relaxed);
     meter.wait_us.fetch_add(result.wait_us, std::memory_order_relaxed);
@@ -283,7 +345,7 @@ class LocalCluster::Impl {
     }
   }
 
-  void on_failure(Member& member, const Status& status) {
+  void on_failure(Participant& member, const Status& status) {
     if (member.client) {
       member.client->send_failure(status);
     } else {
@@ -293,13 +355,14 @@ class LocalCluster::Impl {
 
   const Blueprint blueprint_;
   const LocalClusterOptions options_;
-  FabricExchange exchange_;
+  FabricExchange<transport::InprocFabric> exchange_;
+  FabricExchange<transport::InprocDeviceFabric> device_exchange_;
   std::array<AttentionMeter, kMaxServers> meters_;
   std::vector<std::uint64_t> incarnations_;
   std::unique_ptr<coordinator::Engine> engine_;
   std::unique_ptr<control_plane::ControlServer> control_;
   std::unique_ptr<ColocatedFfn> colocated_;
-  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Participant>> members_;
   std::jthread heartbeats_;
 };
 

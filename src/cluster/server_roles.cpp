@@ -181,7 +181,8 @@ int run_attention_server(const config::ClusterConfig& config, ServerRank rank) {
                  blueprint.describe_attention_memory());
     LateClient late;
     AttentionMember member(
-        blueprint, rank, std::move(weights), shm_attention_connect(endpoint),
+        shm_attention_connect(endpoint), blueprint.attention_options(rank), blueprint.spec(),
+        std::move(weights),
         [&late](LaneResult result) { late.client->send_result(std::move(result)); },
         [&late](const Status& status) { late.client->send_failure(status); });
     Departure departure(member, late, departure_grace(config));
@@ -210,7 +211,8 @@ int run_ffn_server(const config::ClusterConfig& config, ServerRank rank) {
                  blueprint.spec().num_layers, static_cast<double>(weights->num_bytes()) / (1 << 20),
                  seconds_since(start), blueprint.describe_ffn_memory());
     LateClient late;
-    FfnMember member(blueprint, rank, std::move(weights), shm_ffn_connect(endpoint),
+    FfnMember member(shm_ffn_connect(endpoint), blueprint.ffn_options(rank), blueprint.spec(),
+                     std::move(weights),
                      [&late](const Status& status) { late.client->send_failure(status); });
     Departure departure(member, late, departure_grace(config));
     late.client = std::make_unique<control_plane::ControlClient>(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fastfd/model/device_weights.h"
 #include "fastfd/model/model.h"
 #include "fastfd/model/safetensors.h"
 #include "model/hf_config.h"
@@ -33,6 +34,16 @@ class Architecture {
   virtual FfnWeights load_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
                               const std::vector<std::uint32_t>& experts,
                               LoadReport* report) const = 0;
+
+  /// The same in GPU memory.
+  virtual DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint,
+                                                  const ModelSpec& spec,
+                                                  const device::CudaDevice& device,
+                                                  LoadReport* report) const = 0;
+  virtual DeviceFfnWeights upload_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                      const std::vector<std::uint32_t>& experts,
+                                      const device::CudaDevice& device,
+                                      LoadReport* report) const = 0;
 };
 
 class ArchitectureRegistry {

@@ -108,9 +108,10 @@ AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
   return architecture.load_attention(Checkpoint::open(model_dir), spec, report);
 }
 
-FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
-                            const ExpertPlacement& placement, ServerRank ffn_rank,
-                            LoadReport* report) {
+namespace {
+
+void require_placement(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                       const ExpertPlacement& placement, ServerRank ffn_rank) {
   if (placement.num_experts() != spec.num_experts || ffn_rank >= placement.num_servers()) {
     throw ModelError(fmt::format(
         "{}: FFN server {} of {} with a placement of {} experts can't hold a model of {}; start "
@@ -118,11 +119,49 @@ FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelS
         model_dir.string(), ffn_rank, placement.num_servers(), placement.num_experts(),
         spec.num_experts));
   }
+}
+
+std::size_t num_bytes_of(const std::vector<device::DeviceBuffer>& memory) {
+  std::size_t total = 0;
+  for (const auto& block : memory) {
+    total += block.num_bytes();
+  }
+  return total;
+}
+
+}  // namespace
+
+FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                            const ExpertPlacement& placement, ServerRank ffn_rank,
+                            LoadReport* report) {
+  require_placement(model_dir, spec, placement, ffn_rank);
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
   return architecture.load_ffn(Checkpoint::open(model_dir), spec, placement.experts_of(ffn_rank),
                                report);
 }
+
+DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& model_dir,
+                                                const ModelSpec& spec,
+                                                const device::CudaDevice& device,
+                                                LoadReport* report) {
+  const Architecture& architecture =
+      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
+  return architecture.upload_attention(Checkpoint::open(model_dir), spec, device, report);
+}
+
+DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                                    const ExpertPlacement& placement, ServerRank ffn_rank,
+                                    const device::CudaDevice& device, LoadReport* report) {
+  require_placement(model_dir, spec, placement, ffn_rank);
+  const Architecture& architecture =
+      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
+  return architecture.upload_ffn(Checkpoint::open(model_dir), spec, placement.experts_of(ffn_rank),
+                                 device, report);
+}
+
+std::size_t DeviceAttentionWeights::num_bytes() const { return num_bytes_of(memory); }
+std::size_t DeviceFfnWeights::num_bytes() const { return num_bytes_of(memory); }
 
 std::size_t AttentionWeights::num_bytes() const {
   std::size_t total =

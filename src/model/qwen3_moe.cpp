@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "model/architecture.h"
+#include "model/qwen3_moe_device.h"
+#include "model/qwen3_moe_names.h"
 #include "model/weight_reader.h"
 
 namespace fastfd::model {
@@ -20,13 +22,8 @@ constexpr std::uint32_t kMostHeadDim = 1U << 10;
 constexpr std::uint32_t kMostPositions = 1U << 22;
 constexpr std::uint32_t kMostExperts = 1U << 12;
 
-std::string layer_name(std::uint32_t layer, const char* rest) {
-  return fmt::format("model.layers.{}.{}", layer, rest);
-}
-
-std::string expert_name(std::uint32_t layer, std::uint32_t expert, const char* projection) {
-  return fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, projection);
-}
+using qwen3_moe::expert_name;
+using qwen3_moe::layer_name;
 
 std::int64_t signed_dim(std::uint64_t dim) { return static_cast<std::int64_t>(dim); }
 
@@ -133,6 +130,18 @@ class Qwen3Moe final : public Architecture {
       }
     }
     return weights;
+  }
+
+  DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                          const device::CudaDevice& device,
+                                          LoadReport* report) const override {
+    return qwen3_moe::upload_attention(checkpoint, spec, device, report);
+  }
+
+  DeviceFfnWeights upload_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+                              const std::vector<std::uint32_t>& experts,
+                              const device::CudaDevice& device, LoadReport* report) const override {
+    return qwen3_moe::upload_ffn(checkpoint, spec, experts, device, report);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "fastfd/transport/port.h"
+#include "kernels/layout/row.h"
 #include "kernels/layout/window.h"
 #include "transport/doorbell.h"
 
@@ -12,15 +13,13 @@ namespace fastfd::transport {
 
 inline layout::DispatchLayout dispatch_layout(const WindowShape& shape) {
   return layout::DispatchLayout::make(
-      {shape.max_lane_rows,
-       shape.hidden_dim * static_cast<std::uint32_t>(dtype_bytes(shape.dispatch_dtype)),
+      {shape.max_lane_rows, layout::RowLayout{shape.hidden_dim, shape.dispatch_dtype}.row_bytes(),
        shape.max_routes_per_row});
 }
 
 inline layout::CombineLayout combine_layout(const WindowShape& shape) {
   return layout::CombineLayout::make(
-      {shape.max_lane_rows,
-       shape.hidden_dim * static_cast<std::uint32_t>(dtype_bytes(shape.combine_dtype)),
+      {shape.max_lane_rows, layout::RowLayout{shape.hidden_dim, shape.combine_dtype}.row_bytes(),
        /*max_routes_per_row=*/0});
 }
 

@@ -5,6 +5,7 @@
 //     golden_matrix --pairwise     every pair of levels of two factors (CI)
 //     golden_matrix --full         every combination
 //     golden_matrix --full --part 2 --parts 4   the second quarter of them
+//     golden_matrix --gpu --full   every combination that a GPU has
 //     golden_matrix --row 0,2,...  one combination, by the level of each factor
 
 #include <fmt/format.h>
@@ -12,9 +13,11 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "fastfd/cluster/local_cluster.h"
 #include "fastfd/core/logging.h"
+#include "fastfd/device/cuda.h"
 #include "support/collector.h"
 #include "support/golden.h"
 #include "support/pairwise.h"
@@ -111,12 +114,15 @@ struct Outcome {
 
 class MatrixRunner {
  public:
-  MatrixRunner() : golden_(testing::load_golden(make_config(Row(factors().size())).model.path)) {}
+  /// `device`: a GPU for all servers; nullptr: CPU.
+  explicit MatrixRunner(const device::CudaDevice* device)
+      : device_(device),
+        golden_(testing::load_golden(make_config(Row(factors().size())).model.path)) {}
 
   Outcome run(const Row& row) {
     const cluster::Blueprint blueprint(make_config(row));
     Outcome outcome;
-    cluster::LocalCluster cluster(blueprint, weights(blueprint));
+    cluster::LocalCluster cluster(blueprint, weights(blueprint), {.device = device_});
     if (!cluster.wait_ready(30s)) {
       outcome.problems.push_back("not ready: " + cluster.engine().state().detail);
       return outcome;
@@ -239,12 +245,14 @@ class MatrixRunner {
   // Weights depend on the number of FFN servers only.
   const cluster::ClusterWeights& weights(const cluster::Blueprint& blueprint) {
     auto& entry = weights_[blueprint.config().ffn.servers];
-    if (!entry.attention) {
-      entry = cluster::load_cluster_weights(blueprint);
+    if (!entry.attention && !entry.device_attention) {
+      entry = device_ == nullptr ? cluster::load_cluster_weights(blueprint)
+                                 : cluster::load_device_cluster_weights(blueprint, *device_);
     }
     return entry;
   }
 
+  const device::CudaDevice* device_;
   testing::Golden golden_;
   std::map<std::uint32_t, cluster::ClusterWeights> weights_;
 };
@@ -260,8 +268,8 @@ std::vector<std::size_t> level_counts() {
 // plan_ahead means nothing to the plain loop: its combinations would run three times.
 bool is_duplicate(const Row& row) { return row[kLoop] == 0 && row[kPlanAhead] != 0; }
 
-int run_rows(const std::vector<Row>& rows) {
-  MatrixRunner runner;
+int run_rows(const std::vector<Row>& rows, const device::CudaDevice* device) {
+  MatrixRunner runner(device);
   std::size_t num_failed = 0;
   std::size_t num_preempting = 0;
   double worst[2] = {0.0, 0.0};
@@ -300,10 +308,12 @@ int run_rows(const std::vector<Row>& rows) {
 int run_main(int argc, char** argv) {
   CLI::App app("Whole clusters against the tokens of transformers");
   bool full = false;
+  bool gpu = false;
   bool pairwise = false;
   Row row;
   std::size_t part = 1;
   std::size_t parts = 1;
+  app.add_flag("--gpu", gpu, "All servers on the first GPU: bf16, inproc");
   app.add_flag("--full", full, "Every combination");
   app.add_flag("--pairwise", pairwise, "Every pair of levels (default)");
   app.add_option("--row", row, "One combination: the level of each factor")
@@ -313,17 +323,25 @@ int run_main(int argc, char** argv) {
   app.add_option("--part", part, "... and run this part, from 1")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   init_logging("golden", "warn");
+  std::optional<device::CudaDevice> device;
+  if (gpu) {
+    device::set_cuda_environment();
+    device = device::CudaDevice::open(0);
+  }
   if (!row.empty()) {
-    return run_rows({row});
+    return run_rows({row}, device ? &*device : nullptr);
   }
   auto rows = full ? testing::all_rows(level_counts()) : testing::pairwise_rows(level_counts());
   if (full) {
     std::erase_if(rows, is_duplicate);
   }
+  if (gpu) {
+    std::erase_if(rows, [](const Row& r) { return r[kPrecision] == 0 || r[kTransport] == 1; });
+  }
   // Dealt out in turn, so that the parts take equally long.
   std::size_t index = 0;
   std::erase_if(rows, [&](const Row&) { return index++ % parts + 1 != part; });
-  return run_rows(rows);
+  return run_rows(rows, device ? &*device : nullptr);
 }
 
 }  // namespace

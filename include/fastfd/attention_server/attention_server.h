@@ -23,6 +23,7 @@ struct AttentionServerOptions {
   std::uint32_t num_slots = 128;  ///< scheduler::Scheduler::slots_per_server
   std::uint32_t max_lane_rows = 512;
   std::uint32_t max_model_len = 2048;
+  std::uint32_t num_ffn_servers = 1;
 };
 
 /// Takes each lane's result; called on the server's loop thread, must not block for long.

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+
+#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/device/cuda.h"
+#include "fastfd/model/device_weights.h"
+#include "fastfd/transport/device_port.h"
+
+namespace fastfd::attention_server {
+
+/// An attention server whose KV cache, weights and arithmetic are on a GPU. The host turns plans
+/// into kernels as they come and reports tokens as they are sampled; between the two it waits for
+/// nothing. Otherwise as AttentionServer. options.precision and options.threads mean nothing here.
+class GpuAttentionServer final : public ServerLoop {
+ public:
+  /// Throws DeviceError if the GPU has no room. `device` must outlive the server.
+  GpuAttentionServer(const AttentionServerOptions& options, const model::ModelSpec& spec,
+                     std::shared_ptr<const model::DeviceAttentionWeights> weights,
+                     const device::CudaDevice& device, ResultSink on_result,
+                     FailureSink on_failure);
+  ~GpuAttentionServer() override;
+  GpuAttentionServer(const GpuAttentionServer&) = delete;
+  GpuAttentionServer& operator=(const GpuAttentionServer&) = delete;
+
+  void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port,
+                   ExpertPlacement placement);
+  void submit_plan(AttentionStepPlan plan);
+  /// Blocks until the GPU has left the epoch.
+  void stop_epoch() override;
+  ServerProgress progress() const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fastfd::attention_server

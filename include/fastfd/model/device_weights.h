@@ -1,0 +1,60 @@
+#pragma once
+
+/// The tensors of one role in GPU memory, row-major as in checkpoints: what the kernels of
+/// kernels/*/op_cuda.h read.
+
+#include <cstddef>
+#include <filesystem>
+#include <vector>
+
+#include "fastfd/core/dtype.h"
+#include "fastfd/core/expert_placement.h"
+#include "fastfd/device/cuda.h"
+#include "fastfd/model/model.h"
+
+namespace fastfd::model {
+
+struct DeviceAttentionLayer {
+  const float* input_norm = nullptr;  ///< [hidden_dim]
+  const bf16* qkv = nullptr;          ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v rows
+  const float* q_norm = nullptr;      ///< [head_dim] or nullptr
+  const float* k_norm = nullptr;      ///< [head_dim] or nullptr
+  const bf16* out = nullptr;          ///< [hidden_dim, q heads * head_dim]
+  const float* post_norm = nullptr;   ///< [hidden_dim]
+  const bf16* router = nullptr;       ///< [num_experts, hidden_dim]
+};
+
+struct DeviceAttentionWeights {
+  const bf16* embedding = nullptr;  ///< [vocab_size, hidden_dim]
+  std::vector<DeviceAttentionLayer> layers;
+  const float* final_norm = nullptr;  ///< [hidden_dim]
+  const bf16* lm_head = nullptr;      ///< [vocab_size, hidden_dim]; the embedding if tied
+  std::vector<device::DeviceBuffer> memory;
+  std::size_t num_bytes() const;
+};
+
+/// The local experts of a layer, ascending global id.
+struct DeviceFfnLayer {
+  const bf16* gate_up = nullptr;  ///< [num_experts, 2 * intermediate_dim, hidden_dim]: an expert's
+                                  ///< gate rows, then its up rows
+  const bf16* down = nullptr;     ///< [num_experts, hidden_dim, intermediate_dim]
+};
+
+struct DeviceFfnWeights {
+  std::uint32_t num_experts = 0;  ///< of this server
+  std::vector<DeviceFfnLayer> layers;
+  std::vector<device::DeviceBuffer> memory;
+  std::size_t num_bytes() const;
+};
+
+/// Map, convert, copy to the GPU, drop the file pages. Throws ModelError, or DeviceError if the
+/// GPU's memory does not suffice. The calling thread's current device is `device`.
+DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& model_dir,
+                                                const ModelSpec& spec,
+                                                const device::CudaDevice& device,
+                                                LoadReport* report = nullptr);
+DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
+                                    const ExpertPlacement& placement, ServerRank ffn_rank,
+                                    const device::CudaDevice& device, LoadReport* report = nullptr);
+
+}  // namespace fastfd::model

@@ -1,0 +1,62 @@
+#pragma once
+
+/// One server's end of the data plane on a GPU: addresses, and the word that ends its waits.
+/// Kernels store, signal and wait by themselves (kernels/dispatch, kernels/combine, kernels/wait);
+/// the host only says where.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fastfd/core/ids.h"
+#include "fastfd/device/cuda.h"
+#include "fastfd/transport/port.h"
+
+namespace fastfd::transport {
+
+/// The windows of a server's pairs, by the peer's rank; nullptr: that peer is not in the epoch.
+struct DeviceWindows {
+  std::vector<std::byte*> send;        ///< the peers' windows, which this server's kernels write
+  std::vector<std::byte*> receive;     ///< its own, which the peers' kernels write
+  std::shared_ptr<const void> memory;  ///< keeps every mapping named above alive
+};
+
+/// Thread-safe, but for begin_epoch, which comes before everything else of an epoch.
+class DevicePort {
+ public:
+  /// `abort_word` is one pinned word of this server's own, kept alive by the caller's `memory`.
+  DevicePort(const WindowShape& shape, DeviceWindows windows, std::uint32_t* abort_word);
+
+  const WindowShape& shape() const { return shape_; }
+  const DeviceWindows& windows() const { return windows_; }
+  /// Read by waiting kernels; not 0 ends them.
+  const std::uint32_t* abort_word() const { return abort_word_; }
+
+  void begin_epoch(Epoch epoch);
+  void abort();
+
+ private:
+  WindowShape shape_;
+  DeviceWindows windows_;
+  std::uint32_t* abort_word_;
+};
+
+/// Every port of a cluster whose servers are threads of one process and share one GPU: windows are
+/// plain memory of that GPU.
+class InprocDeviceFabric {
+ public:
+  /// Throws DeviceError if the GPU has no room. Creates windows: only while no kernel waits.
+  InprocDeviceFabric(const device::CudaDevice& device, const WindowShape& shape,
+                     std::uint32_t num_attention, std::uint32_t num_ffn);
+
+  std::shared_ptr<DevicePort> attention_port(ServerRank rank) const { return attention_.at(rank); }
+  std::shared_ptr<DevicePort> ffn_port(ServerRank rank) const { return ffn_.at(rank); }
+
+ private:
+  std::vector<std::shared_ptr<DevicePort>> attention_;
+  std::vector<std::shared_ptr<DevicePort>> ffn_;
+};
+
+}  // namespace fastfd::transport

@@ -1,0 +1,22 @@
+// Stands in for the GPU server where there is no CUDA toolkit: says so.
+#include "fastfd/attention_server/gpu_attention_server.h"
+
+namespace fastfd::attention_server {
+
+class GpuAttentionServer::Impl {};
+
+GpuAttentionServer::GpuAttentionServer(
+    const AttentionServerOptions& /*options*/, const model::ModelSpec& /*spec*/,
+    std::shared_ptr<const model::DeviceAttentionWeights> /*weights*/,
+    const device::CudaDevice& /*device*/, ResultSink /*on_result*/, FailureSink /*on_failure*/) {
+  throw device::DeviceError(device::cuda_availability().message());
+}
+GpuAttentionServer::~GpuAttentionServer() = default;
+void GpuAttentionServer::begin_epoch(Epoch /*epoch*/,
+                                     std::shared_ptr<transport::DevicePort> /*port*/,
+                                     ExpertPlacement /*placement*/) {}
+void GpuAttentionServer::submit_plan(AttentionStepPlan /*plan*/) {}
+void GpuAttentionServer::stop_epoch() {}
+ServerProgress GpuAttentionServer::progress() const { return {}; }
+
+}  // namespace fastfd::attention_server

@@ -1,0 +1,150 @@
+#include "attention_server/gpu_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fastfd::attention_server {
+namespace {
+
+using device::copy_async;
+using device::DeviceBuffer;
+
+// Arrays of one staging block, one after the other.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+
+  template <typename T>
+  T* take(std::size_t count) {
+    constexpr std::size_t kAlignment = 128;
+    T* array = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
+    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return array;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+std::size_t carve(GpuLaneStaging& staging, const GpuLaneShape& shape) {
+  Carver carver(staging.memory.data());
+  staging.control = carver.take<layout::LaneControl>(1);
+  staging.rows = carver.take<layout::LaneRow>(shape.max_rows);
+  staging.spans = carver.take<layout::LaneSpan>(shape.max_spans);
+  staging.samples = carver.take<layout::LaneSample>(shape.max_spans);
+  staging.sampled_rows = carver.take<std::uint32_t>(shape.max_spans);
+  staging.pages = carver.take<PageId>(shape.max_rows + shape.max_spans);
+  staging.opened = carver.take<GpuSlotState>(shape.max_spans);
+  staging.results = carver.take<kernels::cuda::SampledRow>(shape.max_spans);
+  staging.abort = carver.take<layout::AbortState>(1);
+  return carver.used();
+}
+
+GpuLaneStaging make_staging(const device::CudaDevice& device, const GpuLaneShape& shape) {
+  GpuLaneStaging staging;
+  const std::size_t num_bytes = carve(staging, shape);
+  staging.memory = device::PinnedBuffer(device, num_bytes);
+  carve(staging, shape);
+  return staging;
+}
+
+template <typename T>
+DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
+  return {device, std::max<std::size_t>(count, 1) * sizeof(T)};
+}
+
+}  // namespace
+
+GpuLane::GpuLane(const device::CudaDevice& device, const model::ModelSpec& spec,
+                 const GpuLaneShape& shape)
+    : shape_(shape), stream_(device) {
+  const std::size_t rows = shape.max_rows;
+  const std::size_t q_dim = std::size_t{spec.num_q_heads} * spec.head_dim;
+  const std::size_t kv_dim = std::size_t{spec.num_kv_heads} * spec.head_dim;
+  for (std::uint32_t i = 0; i < shape.ring_size; ++i) {
+    ring_.push_back({make_staging(device, shape), device::DeviceEvent(device, {.sleeps = true})});
+  }
+  control_ = array<layout::LaneControl>(device, 1);
+  rows_ = array<layout::LaneRow>(device, rows);
+  spans_ = array<layout::LaneSpan>(device, shape.max_spans);
+  samples_ = array<layout::LaneSample>(device, shape.max_spans);
+  sampled_rows_ = array<std::uint32_t>(device, shape.max_spans);
+  residual_ = array<float>(device, rows * spec.hidden_dim);
+  normed_ = array<bf16>(device, rows * spec.hidden_dim);
+  qkv_ = array<bf16>(device, rows * (q_dim + 2 * kv_dim));
+  q_ = array<bf16>(device, rows * q_dim);
+  attention_out_ = array<bf16>(device, rows * q_dim);
+  row_index_ = array<std::int32_t>(device, shape.num_servers * rows);
+  sent_rows_ = array<std::uint32_t>(device, shape.num_servers);
+  partial_logits_ = array<float>(device, kernels::cuda::router_scratch_floats(
+                                             shape.max_rows, spec.num_experts, spec.hidden_dim));
+  counters_ = array<kernels::cuda::DispatchCounters>(device, 1);
+  ready_ = array<std::uint32_t>(device, 1);
+  logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
+  adjusted_logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
+  results_ = array<kernels::cuda::SampledRow>(device, shape.max_spans);
+  workspace_ = kernels::cuda::AttentionWorkspace::of({.max_rows = shape.max_rows,
+                                                      .max_spans = shape.max_spans,
+                                                      .max_context = shape.max_context,
+                                                      .num_q_heads = spec.num_q_heads,
+                                                      .num_kv_heads = spec.num_kv_heads,
+                                                      .head_dim = spec.head_dim});
+  workspace_memory_ = array<std::byte>(device, workspace_.num_bytes());
+  workspace_.data = workspace_memory_.data();
+}
+
+Status GpuLane::reset() {
+  auto status = device::fill_async(counters_.data(), 0, counters_.num_bytes(), stream());
+  return status ? stream_.synchronize() : status;
+}
+
+Status GpuLane::upload(const LaneBatch& batch, const layout::LaneControl& control) {
+  current_ = (current_ + 1) % shape_.ring_size;
+  RingEntry& entry = ring_[current_];
+  if (entry.used) {
+    if (auto status = entry.done.synchronize(); !status) {
+      return status;
+    }
+  }
+  entry.used = true;
+  GpuLaneStaging& to = entry.staging;
+  *to.control = control;
+  std::size_t num_rows = 0;
+  for (std::size_t i = 0; i < batch.spans.size(); ++i) {
+    const auto& span = batch.spans[i];
+    to.spans[i] = {.first_row = static_cast<std::uint32_t>(span.first_row),
+                   .num_rows = static_cast<std::uint32_t>(span.num_rows),
+                   .start_position = static_cast<std::uint32_t>(span.start_position),
+                   .slot = batch.span_slots[i]};
+    for (std::int64_t row = 0; row < span.num_rows; ++row, ++num_rows) {
+      to.rows[num_rows] = {.token = batch.tokens[num_rows],
+                           .slot = batch.span_slots[i],
+                           .position = static_cast<std::uint32_t>(batch.positions[num_rows])};
+    }
+  }
+  const std::size_t num_spans = batch.spans.size();
+  const std::size_t num_samples = batch.samples.size();
+  for (std::size_t i = 0; i < num_samples; ++i) {
+    const SampleRow& sample = batch.samples[i];
+    to.samples[i] = {.row = sample.row,
+                     .slot = sample.slot,
+                     .position = sample.position,
+                     .num_generated = sample.position - sample.prompt_len};
+    to.sampled_rows[i] = sample.row;
+  }
+  auto status = copy_async(control_.data(), to.control, sizeof(*to.control), stream());
+  const auto put = [&](const DeviceBuffer& array, const auto* from, std::size_t count) {
+    if (status && count > 0) {
+      status = copy_async(array.data(), from, count * sizeof(*from), stream());
+    }
+  };
+  put(rows_, to.rows, num_rows);
+  put(spans_, to.spans, num_spans);
+  put(samples_, to.samples, num_samples);
+  put(sampled_rows_, to.sampled_rows, num_samples);
+  return status;
+}
+
+}  // namespace fastfd::attention_server

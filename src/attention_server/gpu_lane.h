@@ -1,0 +1,121 @@
+#pragma once
+
+/// One lane's memory on the GPU, and how a plan gets there.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "attention_server/sequence_table.h"
+#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/core/status.h"
+#include "fastfd/device/cuda.h"
+#include "fastfd/model/model.h"
+#include "kernels/attention/op_cuda.h"
+#include "kernels/dispatch/op_cuda.h"
+#include "kernels/layout/lane_batch.h"
+#include "kernels/layout/lane_control.h"
+#include "kernels/sampling/op_cuda.h"
+
+namespace fastfd::attention_server {
+
+/// The largest step of a lane.
+struct GpuLaneShape {
+  std::uint32_t max_rows = 0;
+  std::uint32_t max_spans = 0;    ///< sequences
+  std::uint32_t max_context = 0;  ///< tokens
+  std::uint32_t num_servers = 0;  ///< FFN
+  std::uint32_t ring_size = 0;    ///< steps whose uploads may be on their way
+};
+
+inline constexpr std::uint32_t kMaxLogitBiases = 300;  ///< of a request, as the API allows
+inline constexpr std::uint32_t kMaxStopTokens = 64;
+
+/// What the sampler knows of a slot, on its way to the GPU.
+struct GpuSlotState {
+  kernels::cuda::SlotSampling sampling;
+  kernels::cuda::LogitBias logit_biases[kMaxLogitBiases];
+  TokenId stop_tokens[kMaxStopTokens];
+};
+
+/// What a step reads and writes in host memory until it has run.
+struct GpuLaneStaging {
+  device::PinnedBuffer memory;
+  layout::LaneControl* control = nullptr;
+  layout::LaneRow* rows = nullptr;        // [max_rows]
+  layout::LaneSpan* spans = nullptr;      // [max_spans]
+  layout::LaneSample* samples = nullptr;  // [max_spans]
+  std::uint32_t* sampled_rows = nullptr;  // [max_spans]
+  PageId* pages = nullptr;         // [max_rows + max_spans]: page-table entries that were set
+  GpuSlotState* opened = nullptr;  // [max_spans]
+  kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
+  layout::AbortState* abort = nullptr;           // as the step left it
+};
+
+/// Used by the server's loop thread, but for staging(), whose results the collector reads once
+/// done() has passed.
+class GpuLane {
+ public:
+  GpuLane(const device::CudaDevice& device, const model::ModelSpec& spec,
+          const GpuLaneShape& shape);
+
+  device::CudaStream stream() const { return stream_.handle(); }
+  const device::DeviceStream& device_stream() const { return stream_; }
+
+  /// Fills the ring's next staging with the batch and enqueues its copies. Blocks only if the GPU
+  /// is a whole ring behind.
+  Status upload(const LaneBatch& batch, const layout::LaneControl& control);
+  /// Of the step that was uploaded last.
+  GpuLaneStaging& staging() { return ring_[current_].staging; }
+  const device::DeviceEvent& done() const { return ring_[current_].done; }
+  std::uint32_t ring_index() const { return current_; }
+  GpuLaneStaging& staging_at(std::uint32_t index) { return ring_[index].staging; }
+  const device::DeviceEvent& done_at(std::uint32_t index) const { return ring_[index].done; }
+
+  // Device memory, in the shapes of the kernels' params.
+  layout::LaneControl* control() const { return control_.as<layout::LaneControl>(); }
+  layout::LaneRow* rows() const { return rows_.as<layout::LaneRow>(); }
+  layout::LaneSpan* spans() const { return spans_.as<layout::LaneSpan>(); }
+  layout::LaneSample* samples() const { return samples_.as<layout::LaneSample>(); }
+  std::uint32_t* sampled_rows() const { return sampled_rows_.as<std::uint32_t>(); }
+  float* residual() const { return residual_.as<float>(); }
+  bf16* normed() const { return normed_.as<bf16>(); }
+  bf16* qkv() const { return qkv_.as<bf16>(); }
+  bf16* q() const { return q_.as<bf16>(); }
+  bf16* attention_out() const { return attention_out_.as<bf16>(); }
+  std::int32_t* row_index() const { return row_index_.as<std::int32_t>(); }
+  std::uint32_t* sent_rows() const { return sent_rows_.as<std::uint32_t>(); }
+  float* partial_logits() const { return partial_logits_.as<float>(); }
+  kernels::cuda::DispatchCounters* counters() const {
+    return counters_.as<kernels::cuda::DispatchCounters>();
+  }
+  std::uint32_t* ready() const { return ready_.as<std::uint32_t>(); }
+  float* logits() const { return logits_.as<float>(); }
+  float* adjusted_logits() const { return adjusted_logits_.as<float>(); }
+  kernels::cuda::SampledRow* results() const { return results_.as<kernels::cuda::SampledRow>(); }
+  const kernels::cuda::AttentionWorkspace& workspace() const { return workspace_; }
+
+  /// Zeros what kernels expect to find zero. Nothing of the lane may be running.
+  Status reset();
+
+ private:
+  struct RingEntry {
+    GpuLaneStaging staging;
+    device::DeviceEvent done;
+    bool used = false;
+  };
+
+  GpuLaneShape shape_;
+  device::DeviceStream stream_;
+  std::vector<RingEntry> ring_;
+  std::uint32_t current_ = 0;
+  device::DeviceBuffer control_, rows_, spans_, samples_, sampled_rows_;
+  device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
+  device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
+  device::DeviceBuffer logits_, adjusted_logits_, results_;
+  device::DeviceBuffer workspace_memory_;
+  kernels::cuda::AttentionWorkspace workspace_;
+};
+
+}  // namespace fastfd::attention_server

@@ -1,0 +1,514 @@
+#include "attention_server/gpu_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "fastfd/core/check.h"
+#include "kernels/combine/op_cuda.h"
+#include "kernels/embedding/op_cuda.h"
+#include "kernels/gemm/op_cuda.h"
+#include "kernels/norm/op_cuda.h"
+#include "kernels/rope/op.h"
+#include "kernels/rope/op_cuda.h"
+#include "kernels/wait/op_cuda.h"
+#include "transport/window_layouts.h"
+
+namespace fastfd::attention_server {
+namespace {
+
+using device::copy_async;
+using device::DeviceBuffer;
+namespace cuda = kernels::cuda;
+
+// Steps in flight (plan_ahead 3 at most, and one more), and one being filled.
+constexpr std::uint32_t kRingSize = 5;
+// Longer than any healthy step: who is hung is the coordinator's to say, this only ends what nobody
+// will ever answer.
+constexpr std::uint64_t kWaitLimitNs = 60'000'000'000ULL;
+
+void require(const Status& status, const char* what) {
+  if (!status) {
+    throw device::DeviceError(fmt::format("{}: {}", what, status.message()));
+  }
+}
+
+// Start-up only: copies through pinned memory and waits.
+template <typename T>
+DeviceBuffer upload_once(const device::CudaDevice& device, const std::vector<T>& values) {
+  const std::size_t num_bytes = std::max<std::size_t>(values.size(), 1) * sizeof(T);
+  DeviceBuffer buffer(device, num_bytes);
+  const device::PinnedBuffer pinned(device, num_bytes);
+  std::memcpy(pinned.data(), values.data(), values.size() * sizeof(T));
+  const device::DeviceStream stream(device);
+  require(copy_async(buffer.data(), pinned.data(), num_bytes, stream.handle()), "upload");
+  require(stream.synchronize(), "upload");
+  return buffer;
+}
+
+}  // namespace
+
+GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
+                     std::shared_ptr<const model::DeviceAttentionWeights> weights,
+                     const device::CudaDevice& device)
+    : options_(options),
+      spec_(spec),
+      weights_(std::move(weights)),
+      device_(device),
+      pages_per_slot_((options.max_model_len + options.page_size - 1) / options.page_size),
+      pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
+                  spec.head_dim * dtype_bytes(options.kv_dtype)),
+      kv_(device, 2 * spec.num_layers * pool_bytes_),
+      page_tables_(device, std::size_t{options.num_slots} * pages_per_slot_ * sizeof(PageId)),
+      last_tokens_(device, options.num_slots * sizeof(TokenId)),
+      slot_sampling_(device, options.num_slots * sizeof(cuda::SlotSampling)),
+      logit_biases_(device,
+                    std::size_t{options.num_slots} * kMaxLogitBiases * sizeof(cuda::LogitBias)),
+      stop_tokens_(device, std::size_t{options.num_slots} * kMaxStopTokens * sizeof(TokenId)),
+      token_counts_(device,
+                    std::size_t{options.num_slots} * spec.vocab_size * sizeof(std::uint32_t)),
+      placement_(device, spec.num_experts * sizeof(ExpertPlacement::Target)),
+      dispatch_windows_(device, options.num_ffn_servers * sizeof(std::byte*)),
+      combine_windows_(device, options.num_ffn_servers * sizeof(std::byte*)),
+      epoch_upload_(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes()),
+      abort_(device, sizeof(layout::AbortState)),
+      history_(device, sizeof(cuda::TokenHistory) + options.max_model_len * sizeof(TokenId)),
+      history_on_device_(device, history_.num_bytes()),
+      history_done_(device) {
+  const auto table =
+      kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta);
+  rope_cos_ = upload_once(device, table.cos);
+  rope_sin_ = upload_once(device, table.sin);
+  timeout_ns_ = upload_once(device, std::vector<std::uint64_t>{kWaitLimitNs});
+  require(cuda::prepare_paged_attention(), "attention kernels");
+  const GpuLaneShape shape{.max_rows = options.max_lane_rows,
+                           .max_spans = std::min(options.max_lane_rows, options.num_slots),
+                           .max_context = options.max_model_len,
+                           .num_servers = options.num_ffn_servers,
+                           .ring_size = kRingSize};
+  for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+    lanes_.push_back(std::make_unique<GpuLane>(device, spec, shape));
+    auto& events = kv_written_.emplace_back();
+    for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+      events.emplace_back(device);
+    }
+  }
+}
+
+Status GpuRunner::begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement) {
+  check(port.windows().send.size() == options_.num_ffn_servers,
+        "windows of another number of FFN servers");
+  dispatch_layout_ = transport::dispatch_layout(port.shape());
+  combine_layout_ = transport::combine_layout(port.shape());
+  abort_word_ = port.abort_word();
+  auto* targets = epoch_upload_.as<ExpertPlacement::Target>();
+  for (std::uint32_t expert = 0; expert < spec_.num_experts; ++expert) {
+    targets[expert] = placement.target(expert, options_.rank);
+  }
+  std::byte* send = epoch_upload_.data() + placement_.num_bytes();
+  std::byte* receive = send + dispatch_windows_.num_bytes();
+  std::memcpy(send, port.windows().send.data(), dispatch_windows_.num_bytes());
+  std::memcpy(receive, port.windows().receive.data(), combine_windows_.num_bytes());
+  const device::CudaStream stream = lanes_[0]->stream();
+  auto status = copy_async(placement_.data(), targets, placement_.num_bytes(), stream);
+  if (status) {
+    status = copy_async(dispatch_windows_.data(), send, dispatch_windows_.num_bytes(), stream);
+  }
+  if (status) {
+    status = copy_async(combine_windows_.data(), receive, combine_windows_.num_bytes(), stream);
+  }
+  if (status) {
+    status = device::fill_async(abort_.data(), 0, abort_.num_bytes(), stream);
+  }
+  has_written_.assign(kMaxLanes, false);
+  for (auto& lane : lanes_) {
+    if (status) {
+      status = lane->reset();
+    }
+  }
+  return status;
+}
+
+cuda::PagedKv GpuRunner::kv_of(std::uint32_t layer) const {
+  return {.keys = kv_.data() + 2 * std::size_t{layer} * pool_bytes_,
+          .values = kv_.data() + (2 * std::size_t{layer} + 1) * pool_bytes_,
+          .dtype = options_.kv_dtype,
+          .page_size = options_.page_size,
+          .num_kv_heads = spec_.num_kv_heads,
+          .head_dim = spec_.head_dim,
+          .page_tables = page_tables_.as<PageId>(),
+          .pages_per_slot = pages_per_slot_};
+}
+
+Status GpuRunner::set_counts(GpuLane& lane, SlotId id, const Slot& slot) {
+  if (history_used_) {
+    if (auto status = history_done_.synchronize(); !status) {
+      return status;
+    }
+  }
+  history_used_ = true;
+  auto* history = history_.as<cuda::TokenHistory>();
+  auto* tokens = reinterpret_cast<TokenId*>(history + 1);
+  std::uint32_t num_tokens = 0;
+  for (const auto& [token, count] : slot.counts) {
+    std::fill_n(tokens + num_tokens, count, token);
+    num_tokens += count;
+  }
+  *history = {
+      .counts_row = static_cast<std::int32_t>(id), .first_token = 0, .num_tokens = num_tokens};
+  auto status =
+      copy_async(history_on_device_.data(), history_.data(), history_.num_bytes(), lane.stream());
+  if (status) {
+    const auto* on_device = history_on_device_.as<cuda::TokenHistory>();
+    status =
+        cuda::launch_set_token_counts({.num_histories = 1,
+                                       .vocab_size = spec_.vocab_size,
+                                       .histories = on_device,
+                                       .tokens = reinterpret_cast<const TokenId*>(on_device + 1),
+                                       .token_counts = token_counts_.as<std::uint32_t>()},
+                                      lane.stream());
+  }
+  return status ? history_done_.record(lane.stream()) : status;
+}
+
+Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state) {
+  const SamplingParams& params = slot.sampling;
+  if (params.logit_bias.size() > kMaxLogitBiases || params.stop_token_ids.size() > kMaxStopTokens) {
+    return {StatusCode::kInternal,
+            fmt::format("slot {} has {} logit biases and {} stop tokens; a server takes {} and {}",
+                        id, params.logit_bias.size(), params.stop_token_ids.size(), kMaxLogitBiases,
+                        kMaxStopTokens)};
+  }
+  state.sampling = {.temperature = params.temperature,
+                    .top_p = params.top_p,
+                    .min_p = params.min_p,
+                    .top_k = params.top_k,
+                    .presence_penalty = params.presence_penalty,
+                    .frequency_penalty = params.frequency_penalty,
+                    .seed = params.seed,
+                    .min_tokens = params.min_tokens,
+                    .num_logprobs = params.num_logprobs,
+                    .counts_row = params.has_penalties() ? static_cast<std::int32_t>(id) : -1,
+                    .first_bias = id * kMaxLogitBiases,
+                    .num_biases = static_cast<std::uint32_t>(params.logit_bias.size()),
+                    .first_stop_token = id * kMaxStopTokens,
+                    .num_stop_tokens = static_cast<std::uint32_t>(params.stop_token_ids.size())};
+  for (std::size_t i = 0; i < params.logit_bias.size(); ++i) {
+    state.logit_biases[i] = {params.logit_bias[i].first, params.logit_bias[i].second};
+  }
+  std::copy(params.stop_token_ids.begin(), params.stop_token_ids.end(), state.stop_tokens);
+  auto status = copy_async(slot_sampling_.as<cuda::SlotSampling>() + id, &state.sampling,
+                           sizeof(state.sampling), lane.stream());
+  if (status && state.sampling.num_biases > 0) {
+    status = copy_async(logit_biases_.as<cuda::LogitBias>() + state.sampling.first_bias,
+                        state.logit_biases, state.sampling.num_biases * sizeof(cuda::LogitBias),
+                        lane.stream());
+  }
+  if (status && state.sampling.num_stop_tokens > 0) {
+    status =
+        copy_async(stop_tokens_.as<TokenId>() + state.sampling.first_stop_token, state.stop_tokens,
+                   state.sampling.num_stop_tokens * sizeof(TokenId), lane.stream());
+  }
+  return status && params.has_penalties() ? set_counts(lane, id, slot) : status;
+}
+
+Status GpuRunner::copy_page(GpuLane& lane, const PageCopy& copy) {
+  const std::size_t page_bytes = pool_bytes_ / options_.num_pages;
+  Status status;
+  for (std::uint32_t half = 0; status && half < 2 * spec_.num_layers; ++half) {
+    std::byte* pool = kv_.data() + half * pool_bytes_;
+    status = copy_async(pool + copy.target * page_bytes, pool + copy.source * page_bytes,
+                        page_bytes, lane.stream());
+  }
+  return status;
+}
+
+Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
+                             const SequenceTable& sequences) {
+  GpuLaneStaging& staging = lane.staging();
+  Status status;
+  // Entries of one slot follow each other: one copy a run.
+  const auto& updates = batch.page_updates;
+  for (std::size_t first = 0; status && first < updates.size();) {
+    std::size_t last = first;
+    for (; last < updates.size() && updates[last].slot == updates[first].slot &&
+           updates[last].index == updates[first].index + (last - first);
+         ++last) {
+      staging.pages[last] = updates[last].page;
+    }
+    PageId* to = page_tables_.as<PageId>() + std::size_t{updates[first].slot} * pages_per_slot_ +
+                 updates[first].index;
+    status = copy_async(to, staging.pages + first, (last - first) * sizeof(PageId), lane.stream());
+    first = last;
+  }
+  for (std::size_t i = 0; status && i < batch.opened.size(); ++i) {
+    const SlotId id = batch.opened[i];
+    status = open_slot(lane, id, sequences.slot(id), staging.opened[i]);
+  }
+  for (std::size_t i = 0; status && i < batch.copies.size(); ++i) {
+    status = copy_page(lane, batch.copies[i]);
+  }
+  return status;
+}
+
+Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket,
+                         bool has_pieces) {
+  GpuLane& lane = *lanes_[lane_id];
+  const auto& weights = weights_->layers[layer];
+  const std::int64_t q_dim = std::int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const std::int64_t qkv_dim = q_dim + 2 * std::int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  const std::int64_t hidden = spec_.hidden_dim;
+  const auto kv = kv_of(layer);
+  const auto* abort = abort_.as<layout::AbortState>();
+  auto status = cuda::launch_gemm({.max_rows = bucket,
+                                   .num_rows = &lane.control()->num_rows,
+                                   .n = qkv_dim,
+                                   .k = hidden,
+                                   .a = lane.normed(),
+                                   .lda = hidden,
+                                   .weights = weights.qkv,
+                                   .c = lane.qkv(),
+                                   .ldc = qkv_dim,
+                                   .output = cuda::GemmOutput::kBFloat16},
+                                  lane.stream());
+  if (status) {
+    status = cuda::launch_rope_kv_write({.max_rows = bucket,
+                                         .num_q_heads = spec_.num_q_heads,
+                                         .control = lane.control(),
+                                         .abort = abort,
+                                         .rows = lane.rows(),
+                                         .qkv = lane.qkv(),
+                                         .q = lane.q(),
+                                         .kv = kv,
+                                         .q_norm_weight = weights.q_norm,
+                                         .k_norm_weight = weights.k_norm,
+                                         .cos = rope_cos_.as<float>(),
+                                         .sin = rope_sin_.as<float>(),
+                                         .max_positions = options_.max_model_len,
+                                         .rotary_dim = spec_.head_dim,
+                                         .eps = spec_.rms_eps},
+                                        lane.stream());
+  }
+  // A prompt's pieces may lie in several lanes: each reads what those before it have written.
+  for (LaneId other = 0; has_pieces && status && other < kMaxLanes; ++other) {
+    if (other != lane_id && has_written_[other]) {
+      status = lane.device_stream().wait(kv_written_[other][layer]);
+    }
+  }
+  if (status && has_pieces) {
+    status = kv_written_[lane_id][layer].record(lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_paged_attention(
+        {.workspace = lane.workspace(),
+         .num_sms = device_.num_sms(),
+         .abort = abort,
+         .spans = lane.spans(),
+         .kv = kv,
+         .q = lane.q(),
+         .out = lane.attention_out(),
+         .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))},
+        lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_gemm({.max_rows = bucket,
+                                .num_rows = &lane.control()->num_rows,
+                                .n = hidden,
+                                .k = q_dim,
+                                .a = lane.attention_out(),
+                                .lda = q_dim,
+                                .weights = weights.out,
+                                .c = lane.residual(),
+                                .ldc = hidden,
+                                .output = cuda::GemmOutput::kAddFloat32},
+                               lane.stream());
+  }
+  return status;
+}
+
+Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket) {
+  GpuLane& lane = *lanes_[lane_id];
+  const auto& weights = weights_->layers[layer];
+  return cuda::launch_dispatch(
+      {.control = lane.control(),
+       .hop = {.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers},
+       .max_rows = bucket,
+       .hidden_dim = spec_.hidden_dim,
+       .residual = lane.residual(),
+       .norm = {.values = weights.post_norm, .dtype = DType::kFloat32, .eps = spec_.rms_eps},
+       .router = {.scoring = cuda::RouterScoring::kSoftmax,
+                  .num_experts = spec_.num_experts,
+                  .top_k = spec_.experts_per_token,
+                  .renormalize = spec_.renormalize_routes,
+                  .weights = weights.router},
+       .placement = placement_.as<ExpertPlacement::Target>(),
+       .windows = dispatch_windows_.as<std::byte*>(),
+       .num_servers = options_.num_ffn_servers,
+       .window = dispatch_layout_,
+       .row = {spec_.hidden_dim, options_.dispatch_dtype},
+       .row_index = lane.row_index(),
+       .sent_rows = lane.sent_rows(),
+       .partial_logits = lane.partial_logits(),
+       .counters = lane.counters(),
+       .abort = abort_.as<layout::AbortState>()},
+      lane.stream());
+}
+
+Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket, bool sampled,
+                          std::uint32_t max_samples) {
+  GpuLane& lane = *lanes_[lane_id];
+  const layout::LaneHop hop{.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers};
+  const bool is_last = layer + 1 == spec_.num_layers;
+  auto status = cuda::launch_wait({.control = lane.control(),
+                                   .hop = hop,
+                                   .windows = combine_windows_.as<const std::byte*>(),
+                                   .num_peers = options_.num_ffn_servers,
+                                   .grid = combine_layout_.grid,
+                                   .participants_only = false,
+                                   .expected_rows = lane.sent_rows(),
+                                   .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+                                   .abort_word = abort_word_,
+                                   .ready = lane.ready(),
+                                   .abort = abort_.as<layout::AbortState>()},
+                                  lane.stream());
+  if (!status) {
+    return status;
+  }
+  const float* norm = is_last ? weights_->final_norm : weights_->layers[layer + 1].input_norm;
+  return cuda::launch_combine_receive(
+      {.control = lane.control(),
+       .hop = hop,
+       .max_rows = bucket,
+       .hidden_dim = spec_.hidden_dim,
+       .residual = lane.residual(),
+       .windows = combine_windows_.as<const std::byte*>(),
+       .num_servers = options_.num_ffn_servers,
+       .window = combine_layout_,
+       .combine_dtype = options_.combine_dtype,
+       .row_index = lane.row_index(),
+       .norm = {.values = norm, .dtype = DType::kFloat32, .eps = spec_.rms_eps},
+       .y = lane.normed(),
+       .sampled_rows = sampled ? lane.sampled_rows() : nullptr,
+       .max_samples = max_samples,
+       .abort = abort_.as<layout::AbortState>()},
+      lane.stream());
+}
+
+Status GpuRunner::sample(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples) {
+  GpuLane& lane = *lanes_[lane_id];
+  auto status = receive(lane_id, spec_.num_layers - 1, bucket, /*sampled=*/true, max_samples);
+  if (status) {
+    status = cuda::launch_gemm({.max_rows = max_samples,
+                                .num_rows = &lane.control()->num_samples,
+                                .n = spec_.vocab_size,
+                                .k = spec_.hidden_dim,
+                                .a = lane.normed(),
+                                .lda = spec_.hidden_dim,
+                                .weights = weights_->lm_head,
+                                .c = lane.logits(),
+                                .ldc = spec_.vocab_size,
+                                .output = cuda::GemmOutput::kFloat32},
+                               lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_sampling({.max_samples = max_samples,
+                                    .vocab_size = spec_.vocab_size,
+                                    .control = lane.control(),
+                                    .abort = abort_.as<layout::AbortState>(),
+                                    .samples = lane.samples(),
+                                    .logits = lane.logits(),
+                                    .adjusted = lane.adjusted_logits(),
+                                    .slots = slot_sampling_.as<cuda::SlotSampling>(),
+                                    .logit_biases = logit_biases_.as<cuda::LogitBias>(),
+                                    .stop_tokens = stop_tokens_.as<TokenId>(),
+                                    .token_counts = token_counts_.as<std::uint32_t>(),
+                                    .last_tokens = last_tokens_.as<TokenId>(),
+                                    .results = lane.results()},
+                                   lane.stream());
+  }
+  return status;
+}
+
+Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const SequenceTable& sequences,
+                          const layout::LaneControl& control, std::uint32_t bucket, bool barrier) {
+  GpuLane& lane = *lanes_[lane_id];
+  Status status;
+  for (LaneId other = 0; barrier && status && other < kMaxLanes; ++other) {
+    if (other != lane_id) {
+      status = lane.device_stream().wait(lanes_[other]->done());
+    }
+  }
+  if (status) {
+    status = lane.upload(batch, control);
+  }
+  if (status) {
+    status = apply_plan(lane, batch, sequences);
+  }
+  if (status) {
+    status = cuda::launch_embedding({.max_rows = bucket,
+                                     .dim = spec_.hidden_dim,
+                                     .vocab_size = spec_.vocab_size,
+                                     .control = lane.control(),
+                                     .rows = lane.rows(),
+                                     .last_tokens = last_tokens_.as<TokenId>(),
+                                     .table = weights_->embedding,
+                                     .out = lane.residual()},
+                                    lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_attention_schedule(
+        {.workspace = lane.workspace(), .control = lane.control(), .spans = lane.spans()},
+        lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_rms_norm({.max_rows = bucket,
+                                    .dim = spec_.hidden_dim,
+                                    .control = lane.control(),
+                                    .x = lane.residual(),
+                                    .weight = weights_->layers[0].input_norm,
+                                    .y = lane.normed(),
+                                    .eps = spec_.rms_eps},
+                                   lane.stream());
+  }
+  const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
+                                      [](TokenId token) { return token != kNoToken; });
+  const auto max_samples =
+      static_cast<std::uint32_t>(std::max<std::size_t>(batch.samples.size(), 1));
+  for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
+    if (layer > 0) {
+      status = receive(lane_id, layer - 1, bucket, /*sampled=*/false, 0);
+    }
+    if (status) {
+      status = attend(lane_id, layer, bucket, has_pieces);
+    }
+    if (status) {
+      status = dispatch(lane_id, layer, bucket);
+    }
+  }
+  has_written_[lane_id] = has_written_[lane_id] || has_pieces;
+  if (status) {
+    status = sample(lane_id, bucket, max_samples);
+  }
+  GpuLaneStaging& staging = lane.staging();
+  if (status) {
+    status = copy_async(staging.results, lane.results(), max_samples * sizeof(*staging.results),
+                        lane.stream());
+  }
+  if (status) {
+    status = copy_async(staging.abort, abort_.data(), sizeof(*staging.abort), lane.stream());
+  }
+  return status ? lane.done().record(lane.stream()) : status;
+}
+
+Status GpuRunner::synchronize() const {
+  Status status;
+  for (const auto& lane : lanes_) {
+    const auto done = lane->device_stream().synchronize();
+    status = status ? done : status;
+  }
+  return status;
+}
+
+}  // namespace fastfd::attention_server

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention_server/gpu_lane.h"
+#include "attention_server/sequence_table.h"
+#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/core/status.h"
+#include "fastfd/device/cuda.h"
+#include "fastfd/model/device_weights.h"
+#include "fastfd/transport/device_port.h"
+#include "kernels/attention/paged_kv.h"
+
+namespace fastfd::attention_server {
+
+/// The arithmetic of an attention server on a GPU: enqueues everything that a (step, lane) does,
+/// from its plan to its sampled tokens. The host waits for nothing in between. Loop thread only.
+class GpuRunner {
+ public:
+  GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
+            std::shared_ptr<const model::DeviceAttentionWeights> weights,
+            const device::CudaDevice& device);
+
+  /// Windows and placement of the epoch that starts; nothing of an earlier one is running.
+  Status begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement);
+
+  /// Enqueues a (step, lane). `bucket` is the plan's shape bucket, `batch` what the table made of
+  /// the plan. At a barrier the lane starts after all that was enqueued before.
+  Status enqueue(LaneId lane, const LaneBatch& batch, const SequenceTable& sequences,
+                 const layout::LaneControl& control, std::uint32_t bucket, bool barrier);
+
+  GpuLane& lane(LaneId lane) { return *lanes_[lane]; }
+  /// Blocks until the streams are empty.
+  Status synchronize() const;
+
+ private:
+  Status apply_plan(GpuLane& lane, const LaneBatch& batch, const SequenceTable& sequences);
+  Status open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state);
+  Status set_counts(GpuLane& lane, SlotId id, const Slot& slot);
+  Status copy_page(GpuLane& lane, const PageCopy& copy);
+  Status attend(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool has_pieces);
+  Status dispatch(LaneId lane, std::uint32_t layer, std::uint32_t bucket);
+  Status receive(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool sampled,
+                 std::uint32_t max_samples);
+  Status sample(LaneId lane, std::uint32_t bucket, std::uint32_t max_samples);
+  kernels::cuda::PagedKv kv_of(std::uint32_t layer) const;
+
+  AttentionServerOptions options_;
+  model::ModelSpec spec_;
+  std::shared_ptr<const model::DeviceAttentionWeights> weights_;
+  const device::CudaDevice& device_;
+  std::uint32_t pages_per_slot_;
+  std::size_t pool_bytes_;            // keys of one layer
+  device::DeviceBuffer kv_;           // [num_layers][keys, values][pool_bytes_]
+  device::DeviceBuffer page_tables_;  // PageId [num_slots, pages_per_slot_]
+  device::DeviceBuffer last_tokens_;  // TokenId [num_slots]
+  device::DeviceBuffer slot_sampling_;
+  device::DeviceBuffer logit_biases_;  // [num_slots, kMaxBiases]
+  device::DeviceBuffer stop_tokens_;   // [num_slots, kMaxStopTokens]
+  device::DeviceBuffer token_counts_;  // uint32 [num_slots, vocab_size]
+  device::DeviceBuffer rope_cos_, rope_sin_;
+  device::DeviceBuffer placement_;  // ExpertPlacement::Target [num_experts]
+  device::DeviceBuffer dispatch_windows_, combine_windows_;  // std::byte* [num_ffn_servers]
+  device::PinnedBuffer epoch_upload_;  // what begin_epoch writes into the three above
+  device::DeviceBuffer abort_;         // layout::AbortState
+  device::DeviceBuffer timeout_ns_;
+  std::vector<std::unique_ptr<GpuLane>> lanes_;  // [kMaxLanes]
+  // KV of layer l is written: recorded by lanes with prompt pieces, awaited by the next of them.
+  std::vector<std::vector<device::DeviceEvent>> kv_written_;  // [kMaxLanes][num_layers]
+  std::vector<bool> has_written_;                             // [kMaxLanes]
+  // Tokens that a preempted sequence with penalties had generated: one at a time.
+  device::PinnedBuffer history_;  // TokenHistory, then TokenId [max_model_len]
+  device::DeviceBuffer history_on_device_;
+  device::DeviceEvent history_done_;
+  bool history_used_ = false;
+  layout::DispatchLayout dispatch_layout_;
+  layout::CombineLayout combine_layout_;
+  const std::uint32_t* abort_word_ = nullptr;
+};
+
+}  // namespace fastfd::attention_server

@@ -1,0 +1,19 @@
+// Stands in for the GPU server where there is no CUDA toolkit: says so.
+#include "fastfd/ffn_server/gpu_ffn_server.h"
+
+namespace fastfd::ffn_server {
+
+class GpuFfnServer::Impl {};
+
+GpuFfnServer::GpuFfnServer(const FfnServerOptions& /*options*/, const model::ModelSpec& /*spec*/,
+                           std::shared_ptr<const model::DeviceFfnWeights> /*weights*/,
+                           const device::CudaDevice& /*device*/, FailureSink /*on_failure*/) {
+  throw device::DeviceError(device::cuda_availability().message());
+}
+GpuFfnServer::~GpuFfnServer() = default;
+void GpuFfnServer::begin_epoch(Epoch /*epoch*/, std::shared_ptr<transport::DevicePort> /*port*/) {}
+void GpuFfnServer::submit_plan(FfnStepPlan /*plan*/) {}
+void GpuFfnServer::stop_epoch() {}
+ServerProgress GpuFfnServer::progress() const { return {}; }
+
+}  // namespace fastfd::ffn_server

@@ -1,0 +1,238 @@
+#include "ffn_server/gpu_worker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fastfd/core/check.h"
+#include "kernels/combine/op_cuda.h"
+#include "kernels/expert_ffn/op_cuda.h"
+#include "kernels/wait/op_cuda.h"
+#include "transport/window_layouts.h"
+
+namespace fastfd::ffn_server {
+namespace {
+
+using device::copy_async;
+using device::DeviceBuffer;
+namespace cuda = kernels::cuda;
+
+// An FFN server waits as long as its attention servers are busy with other lanes or have no plan:
+// only the host's abort word ends it.
+constexpr std::uint64_t kWaitLimitNs = ~std::uint64_t{0} >> 1;
+
+template <typename T>
+DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
+  return {device, std::max<std::size_t>(count, 1) * sizeof(T)};
+}
+
+}  // namespace
+
+GpuFfnWorker::Lane::Lane(const device::CudaDevice& device, const FfnServerOptions& options,
+                         const model::ModelSpec& spec, std::uint32_t num_experts)
+    : stream(device), uploads(device, kRingSize * sizeof(layout::LaneControl)) {
+  const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
+  const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
+  for (std::uint32_t i = 0; i < kRingSize; ++i) {
+    uploaded.emplace_back(device);
+  }
+  control = array<layout::LaneControl>(device, 1);
+  ready = array<std::uint32_t>(device, 1);
+  ctas_done = array<std::uint32_t>(device, 1);
+  expert_begin = array<std::uint32_t>(device, num_experts + 1);
+  route_tokens = array<std::uint32_t>(device, routes);
+  route_weights = array<float>(device, routes);
+  num_tokens = array<std::uint32_t>(device, 1);
+  token_route_begin = array<std::uint32_t>(device, tokens + 1);
+  token_routes = array<std::uint32_t>(device, routes);
+  token_rows = array<const void*>(device, tokens);
+  token_sources = array<cuda::TokenSource>(device, tokens);
+  peer_rows = array<std::uint32_t>(device, options.num_attention_servers);
+  hidden = array<bf16>(device, routes * spec.expert_intermediate_dim);
+  outputs = array<bf16>(device, routes * spec.hidden_dim);
+}
+
+cuda::RouteTables GpuFfnWorker::Lane::tables() const {
+  return {.expert_begin = expert_begin.as<std::uint32_t>(),
+          .route_tokens = route_tokens.as<std::uint32_t>(),
+          .route_weights = route_weights.as<float>(),
+          .num_tokens = num_tokens.as<std::uint32_t>(),
+          .token_route_begin = token_route_begin.as<std::uint32_t>(),
+          .token_routes = token_routes.as<std::uint32_t>(),
+          .token_rows = token_rows.as<const void*>(),
+          .token_sources = token_sources.as<cuda::TokenSource>(),
+          .peer_rows = peer_rows.as<std::uint32_t>()};
+}
+
+GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
+                           std::shared_ptr<const model::DeviceFfnWeights> weights,
+                           const device::CudaDevice& device)
+    : options_(options),
+      spec_(spec),
+      weights_(std::move(weights)),
+      device_(device),
+      max_tokens_(options.max_lane_rows * options.num_attention_servers),
+      abort_(device, sizeof(layout::AbortState)),
+      timeout_ns_(device, sizeof(kWaitLimitNs)),
+      abort_copy_(device, sizeof(layout::AbortState)),
+      dispatch_windows_(device, options.num_attention_servers * sizeof(std::byte*)),
+      combine_windows_(device, options.num_attention_servers * sizeof(std::byte*)),
+      epoch_upload_(device, 2 * dispatch_windows_.num_bytes() + sizeof(kWaitLimitNs)) {
+  for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+    lanes_.push_back(std::make_unique<Lane>(device, options, spec, weights_->num_experts));
+  }
+}
+
+Status GpuFfnWorker::begin_epoch(const transport::DevicePort& port) {
+  check(port.windows().receive.size() == options_.num_attention_servers,
+        "windows of another number of attention servers");
+  dispatch_layout_ = transport::dispatch_layout(port.shape());
+  combine_layout_ = transport::combine_layout(port.shape());
+  abort_word_ = port.abort_word();
+  const device::CudaStream stream = lanes_[0]->stream.handle();
+  const auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to,
+                                                  const void* from) mutable {
+    std::memcpy(at, from, to.num_bytes());
+    const auto status = copy_async(to.data(), at, to.num_bytes(), stream);
+    at += to.num_bytes();
+    return status;
+  };
+  auto status = put(timeout_ns_, &kWaitLimitNs);
+  if (status) {
+    status = put(dispatch_windows_, port.windows().receive.data());
+  }
+  if (status) {
+    status = put(combine_windows_, port.windows().send.data());
+  }
+  if (status) {
+    status = device::fill_async(abort_.data(), 0, abort_.num_bytes(), stream);
+  }
+  for (auto& lane : lanes_) {
+    if (status) {
+      status = device::fill_async(lane->ctas_done.data(), 0, lane->ctas_done.num_bytes(), stream);
+    }
+  }
+  return status ? lanes_[0]->stream.synchronize() : status;
+}
+
+Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket) {
+  const auto tables = lane.tables();
+  auto* control = lane.control.as<layout::LaneControl>();
+  auto* abort = abort_.as<layout::AbortState>();
+  const std::uint32_t max_routes =
+      bucket * std::min(spec_.experts_per_token, weights_->num_experts);
+  auto status = cuda::launch_wait({.control = control,
+                                   .hop = hop,
+                                   .windows = dispatch_windows_.as<const std::byte*>(),
+                                   .num_peers = options_.num_attention_servers,
+                                   .grid = dispatch_layout_.grid,
+                                   .participants_only = true,
+                                   .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+                                   .abort_word = abort_word_,
+                                   .ready = lane.ready.as<std::uint32_t>(),
+                                   .abort = abort},
+                                  lane.stream.handle());
+  if (status) {
+    status = cuda::launch_index({.control = control,
+                                 .hop = hop,
+                                 .ready = lane.ready.as<std::uint32_t>(),
+                                 .windows = dispatch_windows_.as<std::byte*>(),
+                                 .num_peers = options_.num_attention_servers,
+                                 .window = dispatch_layout_,
+                                 .num_experts = weights_->num_experts,
+                                 .max_tokens = bucket,
+                                 .max_routes = max_routes,
+                                 .tables = tables,
+                                 .abort = abort},
+                                lane.stream.handle());
+  }
+  const auto& layer = weights_->layers[hop.layer];
+  const cuda::ExpertFfnParams experts{
+      .num_experts = weights_->num_experts,
+      .hidden_dim = spec_.hidden_dim,
+      .intermediate_dim = spec_.expert_intermediate_dim,
+      .max_routes = max_routes,
+      .routes = tables.expert_routes(),
+      .weights = {.dtype = DType::kBFloat16, .gate_up = layer.gate_up, .down = layer.down},
+      .token_rows = lane.token_rows.as<const void*>(),
+      .hidden = lane.hidden.data(),
+      .route_outputs = lane.outputs.data(),
+      .output_dtype = DType::kBFloat16};
+  if (status) {
+    status = cuda::launch_expert_gate_up(experts, lane.stream.handle());
+  }
+  if (status) {
+    status = cuda::launch_expert_down(experts, lane.stream.handle());
+  }
+  if (status) {
+    status = cuda::launch_combine_send({.control = control,
+                                        .hop = hop,
+                                        .max_tokens = bucket,
+                                        .hidden_dim = spec_.hidden_dim,
+                                        .routes = tables.routes_by_token(),
+                                        .route_weights = tables.route_weights,
+                                        .num_tokens = tables.num_tokens,
+                                        .token_sources = tables.token_sources,
+                                        .peer_rows = tables.peer_rows,
+                                        .route_outputs = lane.outputs.data(),
+                                        .output_dtype = DType::kBFloat16,
+                                        .windows = combine_windows_.as<std::byte*>(),
+                                        .num_peers = options_.num_attention_servers,
+                                        .window = combine_layout_,
+                                        .combine_dtype = options_.combine_dtype,
+                                        .ctas_done = lane.ctas_done.as<std::uint32_t>(),
+                                        .abort = abort},
+                                       lane.stream.handle());
+  }
+  return status;
+}
+
+Status GpuFfnWorker::enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan) {
+  check(plan.lane < kMaxLanes, "plan names a lane that does not exist");
+  Lane& lane = *lanes_[plan.lane];
+  const std::uint32_t entry = lane.next_upload;
+  lane.next_upload = (entry + 1) % kRingSize;
+  if (lane.num_uploads++ >= kRingSize) {
+    if (auto status = lane.uploaded[entry].synchronize(); !status) {
+      return status;
+    }
+  }
+  auto* control = lane.uploads.as<layout::LaneControl>() + entry;
+  *control = {};
+  control->step = step;
+  control->epoch = epoch;
+  control->participants = plan.participants;
+  auto status = copy_async(lane.control.data(), control, sizeof(*control), lane.stream.handle());
+  if (status) {
+    status = lane.uploaded[entry].record(lane.stream.handle());
+  }
+  const std::uint32_t bucket = std::min(plan.row_bucket, max_tokens_);
+  for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
+    status = run_layer(lane, {.lane = plan.lane, .layer = layer, .num_layers = spec_.num_layers},
+                       bucket);
+  }
+  return status;
+}
+
+Status GpuFfnWorker::synchronize() const {
+  Status status;
+  for (const auto& lane : lanes_) {
+    const auto done = lane->stream.synchronize();
+    status = status ? done : status;
+  }
+  return status;
+}
+
+Result<layout::AbortState> GpuFfnWorker::abort_state() {
+  const auto& stream = lanes_[0]->stream;
+  auto status =
+      copy_async(abort_copy_.data(), abort_.data(), sizeof(layout::AbortState), stream.handle());
+  if (status) {
+    status = stream.synchronize();
+  }
+  if (!status) {
+    return status;
+  }
+  return *abort_copy_.as<layout::AbortState>();
+}
+
+}  // namespace fastfd::ffn_server
