@@ -34,7 +34,6 @@ std::size_t carve(GpuLaneStaging& staging, const GpuLaneShape& shape) {
   staging.rows = carver.take<layout::LaneRow>(shape.max_rows);
   staging.spans = carver.take<layout::LaneSpan>(shape.max_spans);
   staging.samples = carver.take<layout::LaneSample>(shape.max_spans);
-  staging.sampled_rows = carver.take<std::uint32_t>(shape.max_spans);
   staging.pages = carver.take<PageId>(shape.max_rows + shape.max_spans);
   staging.opened = carver.take<GpuSlotState>(shape.max_spans);
   staging.results = carver.take<kernels::cuda::SampledRow>(shape.max_spans);
@@ -70,7 +69,6 @@ GpuLane::GpuLane(const device::CudaDevice& device, const model::ModelSpec& spec,
   rows_ = array<layout::LaneRow>(device, rows);
   spans_ = array<layout::LaneSpan>(device, shape.max_spans);
   samples_ = array<layout::LaneSample>(device, shape.max_spans);
-  sampled_rows_ = array<std::uint32_t>(device, shape.max_spans);
   residual_ = array<float>(device, rows * spec.hidden_dim);
   normed_ = array<bf16>(device, rows * spec.hidden_dim);
   qkv_ = array<bf16>(device, rows * (q_dim + 2 * kv_dim));
@@ -132,7 +130,6 @@ Status GpuLane::upload(const LaneBatch& batch, const layout::LaneControl& contro
                      .slot = sample.slot,
                      .position = sample.position,
                      .num_generated = sample.position - sample.prompt_len};
-    to.sampled_rows[i] = sample.row;
   }
   auto status = copy_async(control_.data(), to.control, sizeof(*to.control), stream());
   const auto put = [&](const DeviceBuffer& array, const auto* from, std::size_t count) {
@@ -143,7 +140,6 @@ Status GpuLane::upload(const LaneBatch& batch, const layout::LaneControl& contro
   put(rows_, to.rows, num_rows);
   put(spans_, to.spans, num_spans);
   put(samples_, to.samples, num_samples);
-  put(sampled_rows_, to.sampled_rows, num_samples);
   return status;
 }
 

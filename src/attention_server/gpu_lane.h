@@ -46,7 +46,6 @@ struct GpuLaneStaging {
   layout::LaneRow* rows = nullptr;        // [max_rows]
   layout::LaneSpan* spans = nullptr;      // [max_spans]
   layout::LaneSample* samples = nullptr;  // [max_spans]
-  std::uint32_t* sampled_rows = nullptr;  // [max_spans]
   PageId* pages = nullptr;         // [max_rows + max_spans]: page-table entries that were set
   GpuSlotState* opened = nullptr;  // [max_spans]
   kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
@@ -78,7 +77,6 @@ class GpuLane {
   layout::LaneRow* rows() const { return rows_.as<layout::LaneRow>(); }
   layout::LaneSpan* spans() const { return spans_.as<layout::LaneSpan>(); }
   layout::LaneSample* samples() const { return samples_.as<layout::LaneSample>(); }
-  std::uint32_t* sampled_rows() const { return sampled_rows_.as<std::uint32_t>(); }
   float* residual() const { return residual_.as<float>(); }
   bf16* normed() const { return normed_.as<bf16>(); }
   bf16* qkv() const { return qkv_.as<bf16>(); }
@@ -110,7 +108,6 @@ class GpuLane {
   device::DeviceStream stream_;
   std::vector<RingEntry> ring_;
   std::uint32_t current_ = 0;
-  device::DeviceBuffer control_, rows_, spans_, samples_, sampled_rows_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
   device::DeviceBuffer logits_, adjusted_logits_, results_;

@@ -390,7 +390,7 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
        .row_index = lane.row_index(),
        .norm = {.values = norm, .dtype = DType::kFloat32, .eps = spec_.rms_eps},
        .y = lane.normed(),
-       .sampled_rows = sampled ? lane.sampled_rows() : nullptr,
+       .samples = sampled ? lane.samples() : nullptr,
        .max_samples = max_samples,
        .abort = abort_.as<layout::AbortState>()},
       lane.stream());

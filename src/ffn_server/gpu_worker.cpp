@@ -89,7 +89,7 @@ Status GpuFfnWorker::begin_epoch(const transport::DevicePort& port) {
   combine_layout_ = transport::combine_layout(port.shape());
   abort_word_ = port.abort_word();
   const device::CudaStream stream = lanes_[0]->stream.handle();
-  const auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to,
+  auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to,
                                                   const void* from) mutable {
     std::memcpy(at, from, to.num_bytes());
     const auto status = copy_async(to.data(), at, to.num_bytes(), stream);
