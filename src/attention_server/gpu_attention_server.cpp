@@ -54,11 +54,11 @@ std::string describe(const layout::AbortState& abort) {
 class GpuAttentionServer::Impl {
  public:
   Impl(const AttentionServerOptions& options, const model::ModelSpec& spec,
-       std::shared_ptr<const model::DeviceAttentionWeights> weights,
-       const device::CudaDevice& device, ResultSink on_result, FailureSink on_failure)
+       std::shared_ptr<const model::DeviceAttentionWeights> weights, const device::GpuPart& gpu,
+       ResultSink on_result, FailureSink on_failure)
       : options_(options),
         num_layers_(spec.num_layers),
-        device_(device),
+        device_(gpu.device()),
         on_result_(std::move(on_result)),
         sequences_({.num_slots = options.num_slots,
                     .num_pages = options.num_pages,
@@ -66,7 +66,7 @@ class GpuAttentionServer::Impl {
                     .max_model_len = options.max_model_len,
                     .max_lane_rows = options.max_lane_rows,
                     .tokens_on_device = true}),
-        runner_(options, spec, std::move(weights), device),
+        runner_(options, spec, std::move(weights), gpu),
         collector_([this] { collect(); }),
         loop_(
             "attention-" + std::to_string(options.rank), [this] { return serve_epoch(); },
@@ -81,6 +81,7 @@ class GpuAttentionServer::Impl {
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port,
                    ExpertPlacement placement) {
     placement_ = std::move(placement);
+    port->use_abort_word(runner_.abort_word());
     loop_.begin(epoch, std::move(port));
   }
   void submit_plan(AttentionStepPlan plan) { loop_.submit(std::move(plan)); }
@@ -136,9 +137,9 @@ class GpuAttentionServer::Impl {
                     .overlapped = lane.lane == 0 && num_in_flight_.load() > 0,
                     .enqueued = Clock::now(),
                     .samples = batch_.samples};
-      const std::uint32_t bucket = std::min(lane.row_bucket, options_.max_lane_rows);
-      if (auto status =
-              runner_.enqueue(lane.lane, batch_, sequences_, control, bucket, plan.barrier);
+      if (auto status = runner_.enqueue(
+              lane.lane, batch_, sequences_, control,
+              {.bucket = lane.row_bucket, .use_graph = lane.use_graph, .barrier = plan.barrier});
           !status) {
         return status;
       }
@@ -211,7 +212,7 @@ class GpuAttentionServer::Impl {
 
   const AttentionServerOptions options_;
   const std::uint32_t num_layers_;
-  const device::CudaDevice& device_;
+  const device::CudaDevice device_;
   const ResultSink on_result_;
   ExpertPlacement placement_;  // written between epochs
   LaneProgressBoard progress_;
@@ -229,9 +230,9 @@ class GpuAttentionServer::Impl {
 GpuAttentionServer::GpuAttentionServer(const AttentionServerOptions& options,
                                        const model::ModelSpec& spec,
                                        std::shared_ptr<const model::DeviceAttentionWeights> weights,
-                                       const device::CudaDevice& device, ResultSink on_result,
+                                       const device::GpuPart& gpu, ResultSink on_result,
                                        FailureSink on_failure)
-    : impl_(std::make_unique<Impl>(options, spec, std::move(weights), device, std::move(on_result),
+    : impl_(std::make_unique<Impl>(options, spec, std::move(weights), gpu, std::move(on_result),
                                    std::move(on_failure))) {}
 GpuAttentionServer::~GpuAttentionServer() = default;
 void GpuAttentionServer::begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port,

@@ -56,9 +56,10 @@ DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
 
 }  // namespace
 
-GpuLane::GpuLane(const device::CudaDevice& device, const model::ModelSpec& spec,
+GpuLane::GpuLane(const device::GpuPart& gpu, const model::ModelSpec& spec,
                  const GpuLaneShape& shape)
-    : shape_(shape), stream_(device) {
+    : shape_(shape), stream_(gpu.make_stream()) {
+  const device::CudaDevice& device = gpu.device();
   const std::size_t rows = shape.max_rows;
   const std::size_t q_dim = std::size_t{spec.num_q_heads} * spec.head_dim;
   const std::size_t kv_dim = std::size_t{spec.num_kv_heads} * spec.head_dim;

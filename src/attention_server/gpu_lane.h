@@ -11,6 +11,7 @@
 #include "fastfd/attention_server/attention_server.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda.h"
+#include "fastfd/device/gpu_part.h"
 #include "fastfd/model/model.h"
 #include "kernels/attention/op_cuda.h"
 #include "kernels/dispatch/op_cuda.h"
@@ -56,8 +57,7 @@ struct GpuLaneStaging {
 /// done() has passed.
 class GpuLane {
  public:
-  GpuLane(const device::CudaDevice& device, const model::ModelSpec& spec,
-          const GpuLaneShape& shape);
+  GpuLane(const device::GpuPart& gpu, const model::ModelSpec& spec, const GpuLaneShape& shape);
 
   device::CudaStream stream() const { return stream_.handle(); }
   const device::DeviceStream& device_stream() const { return stream_; }

@@ -7,14 +7,15 @@
 #include <cstring>
 
 #include "fastfd/core/check.h"
+#include "fastfd/core/row_bucket.h"
 #include "kernels/combine/op_cuda.h"
 #include "kernels/embedding/op_cuda.h"
 #include "kernels/gemm/op_cuda.h"
+#include "kernels/layout/row.h"
 #include "kernels/norm/op_cuda.h"
 #include "kernels/rope/op.h"
 #include "kernels/rope/op_cuda.h"
 #include "kernels/wait/op_cuda.h"
-#include "transport/window_layouts.h"
 
 namespace fastfd::attention_server {
 namespace {
@@ -35,14 +36,15 @@ void require(const Status& status, const char* what) {
   }
 }
 
-// Start-up only: copies through pinned memory and waits.
+// Start-up only: copies through pinned memory and waits. On a stream that is there anyway: hardware
+// queues are few, and waiting kernels must not share them.
 template <typename T>
-DeviceBuffer upload_once(const device::CudaDevice& device, const std::vector<T>& values) {
+DeviceBuffer upload_once(const device::CudaDevice& device, const device::DeviceStream& stream,
+                         const std::vector<T>& values) {
   const std::size_t num_bytes = std::max<std::size_t>(values.size(), 1) * sizeof(T);
   DeviceBuffer buffer(device, num_bytes);
   const device::PinnedBuffer pinned(device, num_bytes);
   std::memcpy(pinned.data(), values.data(), values.size() * sizeof(T));
-  const device::DeviceStream stream(device);
   require(copy_async(buffer.data(), pinned.data(), num_bytes, stream.handle()), "upload");
   require(stream.synchronize(), "upload");
   return buffer;
@@ -52,36 +54,41 @@ DeviceBuffer upload_once(const device::CudaDevice& device, const std::vector<T>&
 
 GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
                      std::shared_ptr<const model::DeviceAttentionWeights> weights,
-                     const device::CudaDevice& device)
+                     const device::GpuPart& gpu)
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
-      device_(device),
+      gpu_(gpu),
+      dispatch_layout_(layout::DispatchLayout::make(
+          {options.max_lane_rows,
+           layout::RowLayout{spec.hidden_dim, options.dispatch_dtype}.row_bytes(),
+           spec.experts_per_token})),
+      combine_layout_(layout::CombineLayout::make(
+          {options.max_lane_rows,
+           layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
+           /*max_routes_per_row=*/0})),
       pages_per_slot_((options.max_model_len + options.page_size - 1) / options.page_size),
       pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
                   spec.head_dim * dtype_bytes(options.kv_dtype)),
-      kv_(device, 2 * spec.num_layers * pool_bytes_),
-      page_tables_(device, std::size_t{options.num_slots} * pages_per_slot_ * sizeof(PageId)),
-      last_tokens_(device, options.num_slots * sizeof(TokenId)),
-      slot_sampling_(device, options.num_slots * sizeof(cuda::SlotSampling)),
-      logit_biases_(device,
+      kv_(gpu.device(), 2 * spec.num_layers * pool_bytes_),
+      page_tables_(gpu.device(), std::size_t{options.num_slots} * pages_per_slot_ * sizeof(PageId)),
+      last_tokens_(gpu.device(), options.num_slots * sizeof(TokenId)),
+      slot_sampling_(gpu.device(), options.num_slots * sizeof(cuda::SlotSampling)),
+      logit_biases_(gpu.device(),
                     std::size_t{options.num_slots} * kMaxLogitBiases * sizeof(cuda::LogitBias)),
-      stop_tokens_(device, std::size_t{options.num_slots} * kMaxStopTokens * sizeof(TokenId)),
-      token_counts_(device,
+      stop_tokens_(gpu.device(), std::size_t{options.num_slots} * kMaxStopTokens * sizeof(TokenId)),
+      token_counts_(gpu.device(),
                     std::size_t{options.num_slots} * spec.vocab_size * sizeof(std::uint32_t)),
-      placement_(device, spec.num_experts * sizeof(ExpertPlacement::Target)),
-      dispatch_windows_(device, options.num_ffn_servers * sizeof(std::byte*)),
-      combine_windows_(device, options.num_ffn_servers * sizeof(std::byte*)),
-      epoch_upload_(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes()),
-      abort_(device, sizeof(layout::AbortState)),
-      history_(device, sizeof(cuda::TokenHistory) + options.max_model_len * sizeof(TokenId)),
-      history_on_device_(device, history_.num_bytes()),
-      history_done_(device) {
-  const auto table =
-      kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta);
-  rope_cos_ = upload_once(device, table.cos);
-  rope_sin_ = upload_once(device, table.sin);
-  timeout_ns_ = upload_once(device, std::vector<std::uint64_t>{kWaitLimitNs});
+      placement_(gpu.device(), spec.num_experts * sizeof(ExpertPlacement::Target)),
+      dispatch_windows_(gpu.device(), options.num_ffn_servers * sizeof(std::byte*)),
+      combine_windows_(gpu.device(), options.num_ffn_servers * sizeof(std::byte*)),
+      epoch_upload_(gpu.device(), placement_.num_bytes() + 2 * dispatch_windows_.num_bytes()),
+      abort_(gpu.device(), sizeof(layout::AbortState)),
+      abort_word_(gpu.device(), sizeof(std::uint32_t)),
+      history_(gpu.device(), sizeof(cuda::TokenHistory) + options.max_model_len * sizeof(TokenId)),
+      history_on_device_(gpu.device(), history_.num_bytes()),
+      history_done_(gpu.device()) {
+  const device::CudaDevice& device = gpu.device();
   require(cuda::prepare_paged_attention(), "attention kernels");
   const GpuLaneShape shape{.max_rows = options.max_lane_rows,
                            .max_spans = std::min(options.max_lane_rows, options.num_slots),
@@ -89,20 +96,49 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
                            .num_servers = options.num_ffn_servers,
                            .ring_size = kRingSize};
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    lanes_.push_back(std::make_unique<GpuLane>(device, spec, shape));
+    lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
     auto& events = kv_written_.emplace_back();
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
       events.emplace_back(device);
     }
   }
+  const auto table =
+      kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta);
+  const device::DeviceStream& stream = lanes_[0]->device_stream();
+  rope_cos_ = upload_once(device, stream, table.cos);
+  rope_sin_ = upload_once(device, stream, table.sin);
+  timeout_ns_ = upload_once(device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
+  capture_graphs();
+}
+
+void GpuRunner::capture_graphs() {
+  graphs_.resize(kMaxLanes);
+  const std::uint32_t max_rows = std::min(options_.max_graph_rows, options_.max_lane_rows);
+  for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+    for (const std::uint32_t rounded : row_buckets_up_to(max_rows)) {
+      const std::uint32_t bucket = std::min(rounded, options_.max_lane_rows);
+      auto graph = device::DeviceGraph::capture(lanes_[lane]->device_stream(), [&] {
+        return run(lane, bucket, max_samples_of(bucket), /*has_pieces=*/false);
+      });
+      require(graph.status(), "capturing a step");
+      graphs_[lane].emplace(bucket, *std::move(graph));
+    }
+  }
+}
+
+std::uint32_t GpuRunner::max_samples_of(std::uint32_t bucket) const {
+  return std::min(bucket, options_.num_slots);
 }
 
 Status GpuRunner::begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement) {
   check(port.windows().send.size() == options_.num_ffn_servers,
         "windows of another number of FFN servers");
-  dispatch_layout_ = transport::dispatch_layout(port.shape());
-  combine_layout_ = transport::combine_layout(port.shape());
-  abort_word_ = port.abort_word();
+  check(port.shape().max_lane_rows == options_.max_lane_rows &&
+            port.shape().hidden_dim == spec_.hidden_dim &&
+            port.shape().max_routes_per_row == spec_.experts_per_token &&
+            port.shape().dispatch_dtype == options_.dispatch_dtype &&
+            port.shape().combine_dtype == options_.combine_dtype,
+        "windows of another shape");
   auto* targets = epoch_upload_.as<ExpertPlacement::Target>();
   for (std::uint32_t expert = 0; expert < spec_.num_experts; ++expert) {
     targets[expert] = placement.target(expert, options_.rank);
@@ -303,7 +339,7 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
   if (status) {
     status = cuda::launch_paged_attention(
         {.workspace = lane.workspace(),
-         .num_sms = device_.num_sms(),
+         .num_sms = gpu_.num_sms(),
          .abort = abort,
          .spans = lane.spans(),
          .kv = kv,
@@ -369,7 +405,7 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
                                    .participants_only = false,
                                    .expected_rows = lane.sent_rows(),
                                    .timeout_ns = timeout_ns_.as<std::uint64_t>(),
-                                   .abort_word = abort_word_,
+                                   .abort_word = abort_word(),
                                    .ready = lane.ready(),
                                    .abort = abort_.as<layout::AbortState>()},
                                   lane.stream());
@@ -431,32 +467,18 @@ Status GpuRunner::sample(LaneId lane_id, std::uint32_t bucket, std::uint32_t max
   return status;
 }
 
-Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const SequenceTable& sequences,
-                          const layout::LaneControl& control, std::uint32_t bucket, bool barrier) {
+Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples,
+                      bool has_pieces) {
   GpuLane& lane = *lanes_[lane_id];
-  Status status;
-  for (LaneId other = 0; barrier && status && other < kMaxLanes; ++other) {
-    if (other != lane_id) {
-      status = lane.device_stream().wait(lanes_[other]->done());
-    }
-  }
-  if (status) {
-    status = lane.upload(batch, control);
-  }
-  if (status) {
-    status = apply_plan(lane, batch, sequences);
-  }
-  if (status) {
-    status = cuda::launch_embedding({.max_rows = bucket,
-                                     .dim = spec_.hidden_dim,
-                                     .vocab_size = spec_.vocab_size,
-                                     .control = lane.control(),
-                                     .rows = lane.rows(),
-                                     .last_tokens = last_tokens_.as<TokenId>(),
-                                     .table = weights_->embedding,
-                                     .out = lane.residual()},
-                                    lane.stream());
-  }
+  auto status = cuda::launch_embedding({.max_rows = bucket,
+                                        .dim = spec_.hidden_dim,
+                                        .vocab_size = spec_.vocab_size,
+                                        .control = lane.control(),
+                                        .rows = lane.rows(),
+                                        .last_tokens = last_tokens_.as<TokenId>(),
+                                        .table = weights_->embedding,
+                                        .out = lane.residual()},
+                                       lane.stream());
   if (status) {
     status = cuda::launch_attention_schedule(
         {.workspace = lane.workspace(), .control = lane.control(), .spans = lane.spans()},
@@ -472,10 +494,6 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
                                     .eps = spec_.rms_eps},
                                    lane.stream());
   }
-  const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
-                                      [](TokenId token) { return token != kNoToken; });
-  const auto max_samples =
-      static_cast<std::uint32_t>(std::max<std::size_t>(batch.samples.size(), 1));
   for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
     if (layer > 0) {
       status = receive(lane_id, layer - 1, bucket, /*sampled=*/false, 0);
@@ -487,14 +505,47 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
       status = dispatch(lane_id, layer, bucket);
     }
   }
-  has_written_[lane_id] = has_written_[lane_id] || has_pieces;
+  return status ? sample(lane_id, bucket, max_samples) : status;
+}
+
+Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const SequenceTable& sequences,
+                          const layout::LaneControl& control, const Shape& shape) {
+  GpuLane& lane = *lanes_[lane_id];
+  Status status;
+  for (LaneId other = 0; shape.barrier && status && other < kMaxLanes; ++other) {
+    if (other != lane_id) {
+      status = lane.device_stream().wait(lanes_[other]->done());
+    }
+  }
   if (status) {
-    status = sample(lane_id, bucket, max_samples);
+    status = lane.upload(batch, control);
+  }
+  if (status) {
+    status = apply_plan(lane, batch, sequences);
+  }
+  if (!status) {
+    return status;
+  }
+  const std::uint32_t bucket = std::min(shape.bucket, options_.max_lane_rows);
+  if (shape.use_graph) {
+    const auto graph = graphs_[lane_id].find(bucket);
+    if (graph == graphs_[lane_id].end()) {
+      return {StatusCode::kInternal,
+              fmt::format("the plan of lane {} asks for a graph of {} rows, which was not captured",
+                          lane_id, bucket)};
+    }
+    status = graph->second.launch(lane.stream());
+  } else {
+    const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
+                                        [](TokenId token) { return token != kNoToken; });
+    const auto num_samples = static_cast<std::uint32_t>(batch.samples.size());
+    status = run(lane_id, bucket, std::max(num_samples, 1U), has_pieces);
+    has_written_[lane_id] = has_written_[lane_id] || has_pieces;
   }
   GpuLaneStaging& staging = lane.staging();
-  if (status) {
-    status = copy_async(staging.results, lane.results(), max_samples * sizeof(*staging.results),
-                        lane.stream());
+  if (status && !batch.samples.empty()) {
+    status = copy_async(staging.results, lane.results(),
+                        batch.samples.size() * sizeof(*staging.results), lane.stream());
   }
   if (status) {
     status = copy_async(staging.abort, abort_.data(), sizeof(*staging.abort), lane.stream());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -8,7 +9,7 @@
 #include "attention_server/sequence_table.h"
 #include "fastfd/attention_server/attention_server.h"
 #include "fastfd/core/status.h"
-#include "fastfd/device/cuda.h"
+#include "fastfd/device/gpu_part.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
 #include "kernels/attention/paged_kv.h"
@@ -19,23 +20,37 @@ namespace fastfd::attention_server {
 /// from its plan to its sampled tokens. The host waits for nothing in between. Loop thread only.
 class GpuRunner {
  public:
+  /// Captures the graphs of all lanes: only while no kernel waits on this GPU.
   GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
             std::shared_ptr<const model::DeviceAttentionWeights> weights,
-            const device::CudaDevice& device);
+            const device::GpuPart& gpu);
+
+  /// What the server's waiting kernels read.
+  std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
 
   /// Windows and placement of the epoch that starts; nothing of an earlier one is running.
   Status begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement);
 
-  /// Enqueues a (step, lane). `bucket` is the plan's shape bucket, `batch` what the table made of
-  /// the plan. At a barrier the lane starts after all that was enqueued before.
+  /// How the plan wants a (step, lane) run.
+  struct Shape {
+    std::uint32_t bucket = 0;
+    bool use_graph = false;
+    bool barrier = false;  ///< starts after all that was enqueued before
+  };
+  /// Enqueues a (step, lane); `batch` is what the table made of the plan.
   Status enqueue(LaneId lane, const LaneBatch& batch, const SequenceTable& sequences,
-                 const layout::LaneControl& control, std::uint32_t bucket, bool barrier);
+                 const layout::LaneControl& control, const Shape& shape);
 
   GpuLane& lane(LaneId lane) { return *lanes_[lane]; }
   /// Blocks until the streams are empty.
   Status synchronize() const;
 
  private:
+  void capture_graphs();
+  std::uint32_t max_samples_of(std::uint32_t bucket) const;
+  /// From the embedding to the sampled tokens. Everything that differs between steps of one bucket
+  /// is in device memory, but for the lanes that prompt pieces wait for.
+  Status run(LaneId lane, std::uint32_t bucket, std::uint32_t max_samples, bool has_pieces);
   Status apply_plan(GpuLane& lane, const LaneBatch& batch, const SequenceTable& sequences);
   Status open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state);
   Status set_counts(GpuLane& lane, SlotId id, const Slot& slot);
@@ -50,7 +65,9 @@ class GpuRunner {
   AttentionServerOptions options_;
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceAttentionWeights> weights_;
-  const device::CudaDevice& device_;
+  device::GpuPart gpu_;
+  layout::DispatchLayout dispatch_layout_;
+  layout::CombineLayout combine_layout_;
   std::uint32_t pages_per_slot_;
   std::size_t pool_bytes_;            // keys of one layer
   device::DeviceBuffer kv_;           // [num_layers][keys, values][pool_bytes_]
@@ -65,6 +82,7 @@ class GpuRunner {
   device::DeviceBuffer dispatch_windows_, combine_windows_;  // std::byte* [num_ffn_servers]
   device::PinnedBuffer epoch_upload_;  // what begin_epoch writes into the three above
   device::DeviceBuffer abort_;         // layout::AbortState
+  device::PinnedBuffer abort_word_;    // uint32
   device::DeviceBuffer timeout_ns_;
   std::vector<std::unique_ptr<GpuLane>> lanes_;  // [kMaxLanes]
   // KV of layer l is written: recorded by lanes with prompt pieces, awaited by the next of them.
@@ -75,9 +93,7 @@ class GpuRunner {
   device::DeviceBuffer history_on_device_;
   device::DeviceEvent history_done_;
   bool history_used_ = false;
-  layout::DispatchLayout dispatch_layout_;
-  layout::CombineLayout combine_layout_;
-  const std::uint32_t* abort_word_ = nullptr;
+  std::vector<std::map<std::uint32_t, device::DeviceGraph>> graphs_;  // [kMaxLanes], by bucket
 };
 
 }  // namespace fastfd::attention_server

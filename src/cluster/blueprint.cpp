@@ -17,12 +17,10 @@ void require_devices(const config::ClusterConfig& config) {
     if (!device.is_cuda) {
       return;
     }
-    const Status cuda = device::cuda_availability();
-    throw config::ConfigError(fmt::format(
-        "{}: {}: {}: {}", config.source.string(), key, device.to_string(),
-        cuda ? "the GPU is there, but attention and FFN servers can't run on it yet: this version "
-               "has GPU kernels and no GPU engine; use device: cpu"
-             : cuda.message()));
+    if (const Status cuda = device::cuda_availability(); !cuda) {
+      throw config::ConfigError(fmt::format("{}: {}: {}: {}", config.source.string(), key,
+                                            device.to_string(), cuda.message()));
+    }
   };
   require("attention.device", config.attention.device);
   require("ffn.device", config.ffn.device);
@@ -56,6 +54,9 @@ Blueprint::Blueprint(config::ClusterConfig config)
 // Pages become resident as they are first used, so a pool that is too large would end the servers
 // in the middle of the day instead of at start-up.
 void Blueprint::refuse_what_does_not_fit() const {
+  if (config_.attention.device.is_cuda) {
+    return;  // the GPU's memory is budgeted where it is
+  }
   const std::uint64_t host_bytes = config::HostFacts::detect().memory_bytes;
   const double pools = static_cast<double>(kv_cache_bytes()) * config_.attention.servers;
   if (host_bytes != 0 && pools > static_cast<double>(host_bytes)) {
@@ -71,6 +72,10 @@ std::size_t Blueprint::kv_cache_bytes() const {
   const auto& kv = config_.attention.kv_cache;
   return std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size * spec_.num_kv_heads *
          spec_.head_dim * dtype_bytes(kv.dtype);
+}
+
+bool Blueprint::uses_graphs() const {
+  return config_.attention.device.is_cuda && config_.scheduler.graphs;
 }
 
 std::uint32_t Blueprint::max_model_len() const {
@@ -91,6 +96,7 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .microbatches = scheduler.microbatches,
           .overlapped = scheduler.loop == config::SchedulerLoop::kOverlapped,
           .prefix_cache = config_.attention.kv_cache.prefix_cache,
+          .use_graphs = uses_graphs(),
           .placement_version = placement().version,
           .num_layers = spec_.num_layers};
 }
@@ -123,7 +129,8 @@ attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank
           .num_slots = scheduler::Scheduler::slots_per_server(scheduler_options()),
           .max_lane_rows = shape.max_lane_rows,
           .max_model_len = max_model_len(),
-          .num_ffn_servers = config_.ffn.servers};
+          .num_ffn_servers = config_.ffn.servers,
+          .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0};
 }
 
 ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
@@ -134,7 +141,8 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
           .combine_dtype = shape.combine_dtype,
           .threads = config_.ffn.threads,
           .max_lane_rows = shape.max_lane_rows,
-          .num_attention_servers = config_.attention.servers};
+          .num_attention_servers = config_.attention.servers,
+          .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0};
 }
 
 control_plane::PlacementSpec Blueprint::placement() const {

@@ -13,6 +13,7 @@
 
 #include "cluster/colocated.h"
 #include "cluster/direct_link.h"
+#include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "cluster/shm_connect.h"
 #include "fastfd/attention_server/gpu_attention_server.h"
@@ -71,28 +72,25 @@ struct Participant {
 }  // namespace
 
 ClusterWeights load_cluster_weights(const Blueprint& blueprint) {
-  const auto& path = blueprint.config().model.path;
+  const auto& config = blueprint.config();
+  const auto& path = config.model.path;
+  const auto placement = blueprint.placement().make();
   ClusterWeights weights;
+  if (config.attention.device.is_cuda) {
+    const auto device = device::CudaDevice::open(config.attention.device.first_gpu);
+    weights.gpu_attention = std::make_shared<const model::DeviceAttentionWeights>(
+        model::upload_attention_weights(path, blueprint.spec(), device));
+    for (ServerRank rank = 0; rank < config.ffn.servers; ++rank) {
+      weights.gpu_ffn.push_back(std::make_shared<const model::DeviceFfnWeights>(
+          model::upload_ffn_weights(path, blueprint.spec(), placement, rank, device)));
+    }
+    return weights;
+  }
   weights.attention = std::make_shared<const model::AttentionWeights>(
       model::load_attention_weights(path, blueprint.spec()));
-  const auto placement = blueprint.placement().make();
-  for (ServerRank rank = 0; rank < blueprint.config().ffn.servers; ++rank) {
+  for (ServerRank rank = 0; rank < config.ffn.servers; ++rank) {
     weights.ffn.push_back(std::make_shared<const model::FfnWeights>(
         model::load_ffn_weights(path, blueprint.spec(), placement, rank)));
-  }
-  return weights;
-}
-
-ClusterWeights load_device_cluster_weights(const Blueprint& blueprint,
-                                           const device::CudaDevice& device) {
-  const auto& path = blueprint.config().model.path;
-  ClusterWeights weights;
-  weights.device_attention = std::make_shared<const model::DeviceAttentionWeights>(
-      model::upload_attention_weights(path, blueprint.spec(), device));
-  const auto placement = blueprint.placement().make();
-  for (ServerRank rank = 0; rank < blueprint.config().ffn.servers; ++rank) {
-    weights.device_ffn.push_back(std::make_shared<const model::DeviceFfnWeights>(
-        model::upload_ffn_weights(path, blueprint.spec(), placement, rank, device)));
   }
   return weights;
 }
@@ -109,11 +107,11 @@ class LocalCluster::Impl {
               blueprint_.window_shape(), config.attention.servers, config.ffn.servers,
               blueprint_.wait_policy(), epoch);
         }),
-        device_exchange_([this](Epoch /*epoch*/) {
+        gpu_exchange_([this](Epoch /*epoch*/) {
           const auto& config = blueprint_.config();
           return std::make_shared<transport::InprocDeviceFabric>(
-              *options_.device, blueprint_.window_shape(), config.attention.servers,
-              config.ffn.servers);
+              device::CudaDevice::open(config.attention.device.first_gpu),
+              blueprint_.window_shape(), config.attention.servers, config.ffn.servers);
         }) {
     if (options.colocated &&
         (blueprint.config().attention.servers != 1 || blueprint.config().ffn.servers != 1)) {
@@ -212,7 +210,7 @@ class LocalCluster::Impl {
   }
 
   void make_attention(Participant& member, const ClusterWeights& weights) {
-    if (options_.device != nullptr) {
+    if (blueprint_.config().attention.device.is_cuda) {
       make_gpu_attention(member, weights);
       return;
     }
@@ -244,12 +242,12 @@ class LocalCluster::Impl {
         [this, rank = member.rank](
             const control_plane::Topology& topology,
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
-      return device_exchange_.fabric(topology.epoch)->attention_port(rank);
+      return gpu_exchange_.fabric(topology.epoch)->attention_port(rank);
     };
     member.handler = std::make_unique<
         AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
         std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
-        weights.device_attention, *options_.device,
+        weights.gpu_attention, gpu_part(blueprint_.config(), Role::kAttention, member.rank),
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
         [this, &member](const Status& status) { on_failure(member, status); });
   }
@@ -259,16 +257,16 @@ class LocalCluster::Impl {
         [this, rank = member.rank](
             const control_plane::Topology& topology,
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
-      return device_exchange_.fabric(topology.epoch)->ffn_port(rank);
+      return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
     member.handler = std::make_unique<FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>>(
         std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
-        weights.device_ffn.at(member.rank), *options_.device,
+        weights.gpu_ffn.at(member.rank), gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
   void make_ffn(Participant& member, const ClusterWeights& weights) {
-    if (options_.device != nullptr) {
+    if (blueprint_.config().attention.device.is_cuda) {
       make_gpu_ffn(member, weights);
       return;
     }
@@ -356,7 +354,7 @@ class LocalCluster::Impl {
   const Blueprint blueprint_;
   const LocalClusterOptions options_;
   FabricExchange<transport::InprocFabric> exchange_;
-  FabricExchange<transport::InprocDeviceFabric> device_exchange_;
+  FabricExchange<transport::InprocDeviceFabric> gpu_exchange_;
   std::array<AttentionMeter, kMaxServers> meters_;
   std::vector<std::uint64_t> incarnations_;
   std::unique_ptr<coordinator::Engine> engine_;

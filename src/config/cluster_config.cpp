@@ -274,7 +274,17 @@ YAML::Node parse_document(const std::string& text, Problems& problems) {
 }  // namespace
 
 const char* to_string(TransportKind kind) {
-  return kind == TransportKind::kInproc ? "inproc" : "shm";
+  switch (kind) {
+    case TransportKind::kInproc:
+      return "inproc";
+    case TransportKind::kShm:
+      return "shm";
+    case TransportKind::kCudaIpc:
+      return "cuda_ipc";
+    case TransportKind::kNccl:
+      return "nccl";
+  }
+  return "unknown";
 }
 
 std::string DeviceChoice::to_string() const {

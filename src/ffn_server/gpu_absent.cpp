@@ -7,7 +7,7 @@ class GpuFfnServer::Impl {};
 
 GpuFfnServer::GpuFfnServer(const FfnServerOptions& /*options*/, const model::ModelSpec& /*spec*/,
                            std::shared_ptr<const model::DeviceFfnWeights> /*weights*/,
-                           const device::CudaDevice& /*device*/, FailureSink /*on_failure*/) {
+                           const device::GpuPart& /*gpu*/, FailureSink /*on_failure*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 GpuFfnServer::~GpuFfnServer() = default;

@@ -11,15 +11,16 @@ namespace fastfd::ffn_server {
 class GpuFfnServer::Impl {
  public:
   Impl(const FfnServerOptions& options, const model::ModelSpec& spec,
-       std::shared_ptr<const model::DeviceFfnWeights> weights, const device::CudaDevice& device,
+       std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
        FailureSink on_failure)
-      : device_(device),
-        worker_(options, spec, std::move(weights), device),
+      : device_(gpu.device()),
+        worker_(options, spec, std::move(weights), gpu),
         loop_(
             "ffn-" + std::to_string(options.rank), [this] { return serve_epoch(); },
             std::move(on_failure)) {}
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port) {
+    port->use_abort_word(worker_.abort_word());
     loop_.begin(epoch, std::move(port));
   }
   void submit_plan(FfnStepPlan plan) { loop_.submit(std::move(plan)); }
@@ -52,7 +53,7 @@ class GpuFfnServer::Impl {
     return left ? status : left;
   }
 
-  const device::CudaDevice& device_;
+  const device::CudaDevice device_;
   LaneProgressBoard progress_;
   GpuFfnWorker worker_;
   EpochLoop<FfnStepPlan, transport::DevicePort> loop_;  // last: it uses all of the above
@@ -60,9 +61,9 @@ class GpuFfnServer::Impl {
 
 GpuFfnServer::GpuFfnServer(const FfnServerOptions& options, const model::ModelSpec& spec,
                            std::shared_ptr<const model::DeviceFfnWeights> weights,
-                           const device::CudaDevice& device, FailureSink on_failure)
-    : impl_(std::make_unique<Impl>(options, spec, std::move(weights), device,
-                                   std::move(on_failure))) {}
+                           const device::GpuPart& gpu, FailureSink on_failure)
+    : impl_(std::make_unique<Impl>(options, spec, std::move(weights), gpu, std::move(on_failure))) {
+}
 GpuFfnServer::~GpuFfnServer() = default;
 void GpuFfnServer::begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port) {
   impl_->begin_epoch(epoch, std::move(port));

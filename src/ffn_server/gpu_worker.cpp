@@ -1,13 +1,16 @@
 #include "ffn_server/gpu_worker.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "fastfd/core/check.h"
+#include "fastfd/core/row_bucket.h"
 #include "kernels/combine/op_cuda.h"
 #include "kernels/expert_ffn/op_cuda.h"
+#include "kernels/layout/row.h"
 #include "kernels/wait/op_cuda.h"
-#include "transport/window_layouts.h"
 
 namespace fastfd::ffn_server {
 namespace {
@@ -27,9 +30,10 @@ DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
 
 }  // namespace
 
-GpuFfnWorker::Lane::Lane(const device::CudaDevice& device, const FfnServerOptions& options,
+GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& options,
                          const model::ModelSpec& spec, std::uint32_t num_experts)
-    : stream(device), uploads(device, kRingSize * sizeof(layout::LaneControl)) {
+    : stream(gpu.make_stream()), uploads(gpu.device(), kRingSize * sizeof(layout::LaneControl)) {
+  const device::CudaDevice& device = gpu.device();
   const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
@@ -65,32 +69,59 @@ cuda::RouteTables GpuFfnWorker::Lane::tables() const {
 
 GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
                            std::shared_ptr<const model::DeviceFfnWeights> weights,
-                           const device::CudaDevice& device)
+                           const device::GpuPart& gpu)
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
-      device_(device),
+      gpu_(gpu),
+      dispatch_layout_(layout::DispatchLayout::make(
+          {options.max_lane_rows,
+           layout::RowLayout{spec.hidden_dim, options.dispatch_dtype}.row_bytes(),
+           spec.experts_per_token})),
+      combine_layout_(layout::CombineLayout::make(
+          {options.max_lane_rows,
+           layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
+           /*max_routes_per_row=*/0})),
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
-      abort_(device, sizeof(layout::AbortState)),
-      timeout_ns_(device, sizeof(kWaitLimitNs)),
-      abort_copy_(device, sizeof(layout::AbortState)),
-      dispatch_windows_(device, options.num_attention_servers * sizeof(std::byte*)),
-      combine_windows_(device, options.num_attention_servers * sizeof(std::byte*)),
-      epoch_upload_(device, 2 * dispatch_windows_.num_bytes() + sizeof(kWaitLimitNs)) {
+      abort_(gpu.device(), sizeof(layout::AbortState)),
+      timeout_ns_(gpu.device(), sizeof(kWaitLimitNs)),
+      abort_copy_(gpu.device(), sizeof(layout::AbortState)),
+      abort_word_(gpu.device(), sizeof(std::uint32_t)),
+      dispatch_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
+      combine_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
+      epoch_upload_(gpu.device(), 2 * dispatch_windows_.num_bytes() + sizeof(kWaitLimitNs)) {
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(device, options, spec, weights_->num_experts));
+    lanes_.push_back(std::make_unique<Lane>(gpu, options, spec, weights_->num_experts));
+  }
+  capture_graphs();
+}
+
+void GpuFfnWorker::capture_graphs() {
+  for (LaneId id = 0; id < kMaxLanes; ++id) {
+    Lane& lane = *lanes_[id];
+    for (const std::uint32_t rounded :
+         row_buckets_up_to(std::min(options_.max_graph_rows, max_tokens_))) {
+      const std::uint32_t bucket = std::min(rounded, max_tokens_);
+      auto graph = device::DeviceGraph::capture(lane.stream, [&] { return run(id, bucket); });
+      if (!graph) {
+        throw device::DeviceError("capturing a step: " + graph.status().message());
+      }
+      lane.graphs.emplace(bucket, *std::move(graph));
+    }
   }
 }
 
 Status GpuFfnWorker::begin_epoch(const transport::DevicePort& port) {
   check(port.windows().receive.size() == options_.num_attention_servers,
         "windows of another number of attention servers");
-  dispatch_layout_ = transport::dispatch_layout(port.shape());
-  combine_layout_ = transport::combine_layout(port.shape());
-  abort_word_ = port.abort_word();
+  check(port.shape().max_lane_rows == options_.max_lane_rows &&
+            port.shape().hidden_dim == spec_.hidden_dim &&
+            port.shape().max_routes_per_row == spec_.experts_per_token &&
+            port.shape().dispatch_dtype == options_.dispatch_dtype &&
+            port.shape().combine_dtype == options_.combine_dtype,
+        "windows of another shape");
   const device::CudaStream stream = lanes_[0]->stream.handle();
-  auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to,
-                                                  const void* from) mutable {
+  auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to, const void* from) mutable {
     std::memcpy(at, from, to.num_bytes());
     const auto status = copy_async(to.data(), at, to.num_bytes(), stream);
     at += to.num_bytes();
@@ -127,7 +158,7 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
                                    .grid = dispatch_layout_.grid,
                                    .participants_only = true,
                                    .timeout_ns = timeout_ns_.as<std::uint64_t>(),
-                                   .abort_word = abort_word_,
+                                   .abort_word = abort_word(),
                                    .ready = lane.ready.as<std::uint32_t>(),
                                    .abort = abort},
                                   lane.stream.handle());
@@ -156,7 +187,8 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
       .token_rows = lane.token_rows.as<const void*>(),
       .hidden = lane.hidden.data(),
       .route_outputs = lane.outputs.data(),
-      .output_dtype = DType::kBFloat16};
+      .output_dtype = DType::kBFloat16,
+      .num_ctas = gpu_.is_whole() ? 0 : static_cast<int>(gpu_.num_sms())};
   if (status) {
     status = cuda::launch_expert_gate_up(experts, lane.stream.handle());
   }
@@ -206,8 +238,22 @@ Status GpuFfnWorker::enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan) 
     status = lane.uploaded[entry].record(lane.stream.handle());
   }
   const std::uint32_t bucket = std::min(plan.row_bucket, max_tokens_);
+  if (!status || !plan.use_graph) {
+    return status ? run(plan.lane, bucket) : status;
+  }
+  const auto graph = lane.graphs.find(bucket);
+  if (graph == lane.graphs.end()) {
+    return {StatusCode::kInternal,
+            fmt::format("the plan of lane {} asks for a graph of {} rows, which was not captured",
+                        plan.lane, bucket)};
+  }
+  return graph->second.launch(lane.stream.handle());
+}
+
+Status GpuFfnWorker::run(LaneId id, std::uint32_t bucket) {
+  Status status;
   for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
-    status = run_layer(lane, {.lane = plan.lane, .layer = layer, .num_layers = spec_.num_layers},
+    status = run_layer(*lanes_[id], {.lane = id, .layer = layer, .num_layers = spec_.num_layers},
                        bucket);
   }
   return status;

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "fastfd/core/status.h"
 #include "fastfd/core/step_plan.h"
-#include "fastfd/device/cuda.h"
+#include "fastfd/device/gpu_part.h"
 #include "fastfd/ffn_server/ffn_server.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
@@ -19,9 +20,12 @@ namespace fastfd::ffn_server {
 /// weighted partial sums and the answer. Loop thread only.
 class GpuFfnWorker {
  public:
+  /// Captures the graphs of all lanes: only while no kernel waits on this GPU.
   GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
-               std::shared_ptr<const model::DeviceFfnWeights> weights,
-               const device::CudaDevice& device);
+               std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu);
+
+  /// What the server's waiting kernels read.
+  std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
 
   /// Windows of the epoch that starts; nothing of an earlier one is running.
   Status begin_epoch(const transport::DevicePort& port);
@@ -36,8 +40,8 @@ class GpuFfnWorker {
   static constexpr std::uint32_t kRingSize = 5;  // steps in flight, and one being filled
 
   struct Lane {
-    Lane(const device::CudaDevice& device, const FfnServerOptions& options,
-         const model::ModelSpec& spec, std::uint32_t num_experts);
+    Lane(const device::GpuPart& gpu, const FfnServerOptions& options, const model::ModelSpec& spec,
+         std::uint32_t num_experts);
 
     device::DeviceStream stream;
     device::PinnedBuffer uploads;  // LaneControl [kRingSize]
@@ -48,25 +52,28 @@ class GpuFfnWorker {
     device::DeviceBuffer expert_begin, route_tokens, route_weights, num_tokens;
     device::DeviceBuffer token_route_begin, token_routes, token_rows, token_sources, peer_rows;
     device::DeviceBuffer hidden, outputs;
+    std::map<std::uint32_t, device::DeviceGraph> graphs;  // by bucket
 
     kernels::cuda::RouteTables tables() const;
   };
 
+  void capture_graphs();
+  /// All layers; what differs between steps of one bucket is in device memory.
+  Status run(LaneId lane, std::uint32_t bucket);
   Status run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket);
 
   FfnServerOptions options_;
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceFfnWeights> weights_;
-  const device::CudaDevice& device_;
+  device::GpuPart gpu_;
+  layout::DispatchLayout dispatch_layout_;
+  layout::CombineLayout combine_layout_;
   std::uint32_t max_tokens_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // [kMaxLanes]
   device::DeviceBuffer abort_, timeout_ns_;
-  device::PinnedBuffer abort_copy_;
+  device::PinnedBuffer abort_copy_, abort_word_;
   device::DeviceBuffer dispatch_windows_, combine_windows_;
   device::PinnedBuffer epoch_upload_;  // windows and the wait limit
-  layout::DispatchLayout dispatch_layout_;
-  layout::CombineLayout combine_layout_;
-  const std::uint32_t* abort_word_ = nullptr;
 };
 
 }  // namespace fastfd::ffn_server

@@ -2,17 +2,10 @@
 #include <array>
 #include <bit>
 
+#include "fastfd/core/row_bucket.h"
 #include "scheduler/planner.h"
 
 namespace fastfd::scheduler {
-
-std::uint32_t row_bucket(std::uint32_t rows) {
-  if (rows <= 16) {
-    return std::bit_ceil(rows);
-  }
-  const std::uint32_t multiple = rows <= 256 ? 16 : 64;
-  return (rows + multiple - 1) / multiple * multiple;
-}
 
 StepPlan Planner::build(bool barrier) {
   StepPlan plan;
@@ -21,12 +14,14 @@ StepPlan Planner::build(bool barrier) {
   StepInFlight& in_flight = state_.in_flight.prepare(plan.step);
   std::array<ServerMask, kMaxLanes> participants{};
   std::array<std::uint32_t, kMaxLanes> lane_rows{};
+  std::array<bool, kMaxLanes> has_pieces{};
   for (ServerRank rank = 0; rank < state_.servers.size(); ++rank) {
     AttentionStepPlan server_plan = build_server(rank, barrier, in_flight.servers[rank]);
     for (const AttentionLanePlan& lane : server_plan.lanes) {
       lane_rows[lane.lane] += lane.num_rows;
       if (lane.num_rows > 0) {
         participants[lane.lane] |= ServerMask{1} << rank;
+        has_pieces[lane.lane] = has_pieces[lane.lane] || !lane.pieces.empty();
       }
     }
     if (!server_plan.lanes.empty()) {
@@ -35,9 +30,12 @@ StepPlan Planner::build(bool barrier) {
     }
     advance(rank, in_flight.servers[rank]);
   }
+  // Both pools replay a graph or neither does: a lane with prompt pieces has a shape of its own.
+  const auto use_graph = [&](LaneId b) { return state_.options.use_graphs && !has_pieces[b]; };
   for (auto& [rank, server_plan] : plan.attention) {
     for (AttentionLanePlan& lane : server_plan.lanes) {
       lane.participants = participants[lane.lane];
+      lane.use_graph = lane.num_rows > 0 && use_graph(lane.lane);
     }
   }
   plan.ffn.epoch = plan.epoch;
@@ -46,7 +44,7 @@ StepPlan Planner::build(bool barrier) {
   plan.ffn.num_lanes = state_.num_lanes;
   for (LaneId b = 0; b < kMaxLanes; ++b) {
     if (participants[b] != 0) {
-      plan.ffn.lanes.push_back({b, participants[b], row_bucket(lane_rows[b]), false});
+      plan.ffn.lanes.push_back({b, participants[b], row_bucket(lane_rows[b]), use_graph(b)});
     }
   }
   state_.in_flight.publish();

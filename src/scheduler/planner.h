@@ -56,8 +56,4 @@ class Planner {
   std::uint32_t steps_since_choice_ = 0;
 };
 
-/// Rows rounded up to the shapes that both pools know: powers of two to 16, then multiples of 16,
-/// from 256 on multiples of 64.
-std::uint32_t row_bucket(std::uint32_t rows);
-
 }  // namespace fastfd::scheduler

@@ -5,7 +5,7 @@
 //     golden_matrix --pairwise     every pair of levels of two factors (CI)
 //     golden_matrix --full         every combination
 //     golden_matrix --full --part 2 --parts 4   the second quarter of them
-//     golden_matrix --gpu --full   every combination that a GPU has
+//     golden_matrix --gpu --full   ... that a GPU has: all servers share one, in one process
 //     golden_matrix --row 0,2,...  one combination, by the level of each factor
 
 #include <fmt/format.h>
@@ -13,7 +13,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <map>
-#include <optional>
 
 #include "fastfd/cluster/local_cluster.h"
 #include "fastfd/core/logging.h"
@@ -37,12 +36,16 @@ enum FactorId : std::size_t {
   kLoop,
   kPlanAhead,
   kTopology,
-  kTransport,
+  kTransport,  // on a GPU: graphs
   kChunk,
   kBatch,
   kPool,
-  kPrecision
+  kPrecision  // on a GPU: of the combine
 };
+
+bool on_gpu = false;
+std::filesystem::path model_path =  // NOLINT(cert-err58-cpp): before main there is nobody to tell
+    std::filesystem::path(FASTFD_SOURCE_DIR) / "models" / "atlas-moe";
 
 const std::vector<Factor>& factors() {
   static const std::vector<Factor> kFactors = {
@@ -54,7 +57,13 @@ const std::vector<Factor>& factors() {
       {"batch", {"alone", "32 at once"}},
       {"pool", {"ample", "tiny", "prefix hits"}},
       {"precision", {"float32", "bf16"}}};
-  return kFactors;
+  static const std::vector<Factor> kGpuFactors = [] {
+    auto gpu = kFactors;
+    gpu[kTransport] = {"graphs", {"on", "off"}};
+    gpu[kPrecision] = {"combine", {"float32", "bf16"}};
+    return gpu;
+  }();
+  return on_gpu ? kGpuFactors : kFactors;
 }
 
 using Row = std::vector<std::size_t>;
@@ -68,17 +77,26 @@ std::string describe(const Row& row) {
   return text;
 }
 
+// Must give the tokens of transformers, near-ties included.
+bool is_exact(const Row& row) { return !on_gpu && row[kPrecision] == 0; }
+
 config::ClusterConfig make_config(const Row& row) {
   config::ClusterConfig config;
-  config.model.path = std::filesystem::path(FASTFD_SOURCE_DIR) / "models" / "atlas-moe";
-  const bool exact = row[kPrecision] == 0;
+  config.model.path = model_path;
+  const bool exact = is_exact(row);
   config.model.precision = exact ? Precision::kFloat32 : Precision::kBFloat16;
   config.attention.kv_cache.dtype = exact ? DType::kFloat32 : DType::kBFloat16;
   const std::string& topology = factors()[kTopology].levels[row[kTopology]];
+  if (on_gpu) {
+    config.attention.device = {.is_cuda = true};
+    config.ffn.device = {.is_cuda = true};
+    config.scheduler.graphs = row[kTransport] == 0;
+    config.transport.combine_dtype = row[kPrecision] == 0 ? DType::kFloat32 : DType::kBFloat16;
+  }
   config.attention.servers = static_cast<std::uint32_t>(topology[0] - '0');
   config.ffn.servers = static_cast<std::uint32_t>(topology[2] - '0');
   config.transport.kind =
-      row[kTransport] == 0 ? config::TransportKind::kInproc : config::TransportKind::kShm;
+      on_gpu || row[kTransport] == 0 ? config::TransportKind::kInproc : config::TransportKind::kShm;
   config.transport.spin_us = 0;
   config.scheduler.loop =
       row[kLoop] == 0 ? config::SchedulerLoop::kPlain : config::SchedulerLoop::kOverlapped;
@@ -114,15 +132,12 @@ struct Outcome {
 
 class MatrixRunner {
  public:
-  /// `device`: a GPU for all servers; nullptr: CPU.
-  explicit MatrixRunner(const device::CudaDevice* device)
-      : device_(device),
-        golden_(testing::load_golden(make_config(Row(factors().size())).model.path)) {}
+  MatrixRunner() : golden_(testing::load_golden(make_config(Row(factors().size())).model.path)) {}
 
   Outcome run(const Row& row) {
     const cluster::Blueprint blueprint(make_config(row));
     Outcome outcome;
-    cluster::LocalCluster cluster(blueprint, weights(blueprint), {.device = device_});
+    cluster::LocalCluster cluster(blueprint, weights(blueprint));
     if (!cluster.wait_ready(30s)) {
       outcome.problems.push_back("not ready: " + cluster.engine().state().detail);
       return outcome;
@@ -185,9 +200,9 @@ class MatrixRunner {
     }
   }
 
-  static void compare(const testing::GoldenPrompt& prompt, const testing::Collector::Answer& answer,
-                      const Row& row, Outcome& outcome) {
-    const bool exact = row[kPrecision] == 0;
+  void compare(const testing::GoldenPrompt& prompt, const testing::Collector::Answer& answer,
+               const Row& row, Outcome& outcome) {
+    const bool exact = is_exact(row);
     const bool must_equal = exact || prompt.smallest_gap >= 0.1;
     const char* finish = to_string(answer.finish);
     std::size_t equal = 0;
@@ -197,6 +212,9 @@ class MatrixRunner {
     }
     const bool same = equal == prompt.output_ids.size() && equal == answer.tokens.size();
     outcome.num_equal += same ? 1 : 0;
+    if (on_gpu && row[kPrecision] == 0) {
+      compare_topologies(prompt, answer, outcome);
+    }
     if (must_equal && (!same || prompt.finish != finish)) {
       outcome.problems.push_back(fmt::format("{}: {} of {} tokens equal, {} came, finish '{}' {}",
                                              prompt.id, equal, prompt.output_ids.size(),
@@ -209,13 +227,30 @@ class MatrixRunner {
     }
   }
 
+  // Partial sums in float leave the number of FFN servers little to differ by.
+  void compare_topologies(const testing::GoldenPrompt& prompt,
+                          const testing::Collector::Answer& answer, Outcome& outcome) {
+    std::vector<TokenId> tokens;
+    for (const TokenEvent& event : answer.tokens) {
+      tokens.push_back(event.token);
+    }
+    const auto& first = first_tokens_.try_emplace(prompt.id, tokens).first->second;
+    if (tokens != first) {
+      const auto at = std::mismatch(tokens.begin(), tokens.end(), first.begin(), first.end());
+      outcome.problems.push_back(
+          fmt::format("{}: other tokens than in the first combination, from "
+                      "position {} on",
+                      prompt.id, at.first - tokens.begin()));
+    }
+  }
+
   // Of prompts that must be equal. float32: all five of a position must be near. bf16: the chosen
   // token's; the tail's log-probabilities move with logits of 30 that are sums of rounded products,
   // so that they are only printed.
   static void check_logprob(const testing::GoldenPrompt& prompt, std::size_t position,
                             const TokenLogprob& expected, const TokenEvent& actual, const Row& row,
                             Outcome& outcome) {
-    const bool exact = row[kPrecision] == 0;
+    const bool exact = is_exact(row);
     const bool must_be_near = exact || expected.token == actual.token;
     if (!exact && prompt.smallest_gap < 0.1) {
       return;
@@ -245,16 +280,15 @@ class MatrixRunner {
   // Weights depend on the number of FFN servers only.
   const cluster::ClusterWeights& weights(const cluster::Blueprint& blueprint) {
     auto& entry = weights_[blueprint.config().ffn.servers];
-    if (!entry.attention && !entry.device_attention) {
-      entry = device_ == nullptr ? cluster::load_cluster_weights(blueprint)
-                                 : cluster::load_device_cluster_weights(blueprint, *device_);
+    if (!entry.attention && !entry.gpu_attention) {
+      entry = cluster::load_cluster_weights(blueprint);
     }
     return entry;
   }
 
-  const device::CudaDevice* device_;
   testing::Golden golden_;
   std::map<std::uint32_t, cluster::ClusterWeights> weights_;
+  std::map<std::string, std::vector<TokenId>> first_tokens_;  // by prompt, GPU only
 };
 
 std::vector<std::size_t> level_counts() {
@@ -268,8 +302,8 @@ std::vector<std::size_t> level_counts() {
 // plan_ahead means nothing to the plain loop: its combinations would run three times.
 bool is_duplicate(const Row& row) { return row[kLoop] == 0 && row[kPlanAhead] != 0; }
 
-int run_rows(const std::vector<Row>& rows, const device::CudaDevice* device) {
-  MatrixRunner runner(device);
+int run_rows(const std::vector<Row>& rows) {
+  MatrixRunner runner;
   std::size_t num_failed = 0;
   std::size_t num_preempting = 0;
   double worst[2] = {0.0, 0.0};
@@ -308,12 +342,13 @@ int run_rows(const std::vector<Row>& rows, const device::CudaDevice* device) {
 int run_main(int argc, char** argv) {
   CLI::App app("Whole clusters against the tokens of transformers");
   bool full = false;
-  bool gpu = false;
   bool pairwise = false;
   Row row;
   std::size_t part = 1;
   std::size_t parts = 1;
-  app.add_flag("--gpu", gpu, "All servers on the first GPU: bf16, inproc");
+  app.add_flag("--gpu", on_gpu, "On the first GPU, bf16");
+  app.add_option("--model", model_path, "Model folder with golden.json")
+      ->check(CLI::ExistingDirectory);
   app.add_flag("--full", full, "Every combination");
   app.add_flag("--pairwise", pairwise, "Every pair of levels (default)");
   app.add_option("--row", row, "One combination: the level of each factor")
@@ -323,25 +358,20 @@ int run_main(int argc, char** argv) {
   app.add_option("--part", part, "... and run this part, from 1")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   init_logging("golden", "warn");
-  std::optional<device::CudaDevice> device;
-  if (gpu) {
+  if (on_gpu) {
     device::set_cuda_environment();
-    device = device::CudaDevice::open(0);
   }
   if (!row.empty()) {
-    return run_rows({row}, device ? &*device : nullptr);
+    return run_rows({row});
   }
   auto rows = full ? testing::all_rows(level_counts()) : testing::pairwise_rows(level_counts());
   if (full) {
     std::erase_if(rows, is_duplicate);
   }
-  if (gpu) {
-    std::erase_if(rows, [](const Row& r) { return r[kPrecision] == 0 || r[kTransport] == 1; });
-  }
   // Dealt out in turn, so that the parts take equally long.
   std::size_t index = 0;
   std::erase_if(rows, [&](const Row&) { return index++ % parts + 1 != part; });
-  return run_rows(rows, device ? &*device : nullptr);
+  return run_rows(rows);
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ void FakeCluster::publish(const StepPlan& plan) {
 void FakeCluster::check_participants(const StepPlan& plan) const {
   std::array<ServerMask, kMaxLanes> with_rows{};
   std::array<std::uint32_t, kMaxLanes> rows{};
+  std::array<bool, kMaxLanes> pieces{};
   for (const auto& [rank, server] : plan.attention) {
     expect(server.epoch == plan.epoch && server.step == plan.step, "server plan of another step");
     expect(server.num_lanes == plan.ffn.num_lanes, "servers disagree on the number of lanes");
@@ -146,6 +147,7 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
         expect(lane.row_bucket >= lane.num_rows, "bucket smaller than its rows");
         with_rows[lane.lane] |= ServerMask{1} << rank;
         rows[lane.lane] += lane.num_rows;
+        pieces[lane.lane] = pieces[lane.lane] || !lane.pieces.empty();
       }
     }
   }
@@ -158,6 +160,8 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
                plan.ffn.lanes[next].participants == with_rows[b] &&
                plan.ffn.lanes[next].row_bucket >= rows[b],
            "the FFN plan does not list the lane's participants");
+    expect(plan.ffn.lanes[next].use_graph == (options_.use_graphs && !pieces[b]),
+           "graphs serve lanes of decode rows alone, and these always");
     ++next;
   }
   expect(next == plan.ffn.lanes.size(), "the FFN plan lists a lane that is empty everywhere");
@@ -165,6 +169,8 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
   for (const auto& [rank, server] : plan.attention) {
     for (const AttentionLanePlan& lane : server.lanes) {
       expect(lane.participants == with_rows[lane.lane], "participants differ between servers");
+      expect(lane.use_graph == (lane.num_rows > 0 && options_.use_graphs && !pieces[lane.lane]),
+             "the pools disagree on graph or eager");
     }
   }
 }

@@ -43,6 +43,36 @@ TEST(SchedulerLanes, ALaneThatIsEmptyEverywhereIsNotInThePlan) {
   }
 }
 
+// FAULTS 1: 4 + 4 rows and 7 + 1 rows are different shapes, and only the plan says which.
+TEST(SchedulerLanes, BothPoolsReplayAGraphOfTheirOwnBucketOrNeither) {
+  auto options = with_lanes(1);
+  options.num_attention_servers = 2;
+  options.use_graphs = true;
+  Harness h(options);
+  for (RequestId id = 1; id <= 7; ++id) {
+    ASSERT_TRUE(h.submit(id, 9, 30).is_ok());
+  }
+  const auto prompts = h.plan();
+  EXPECT_FALSE(prompts->ffn.lanes[0].use_graph);
+  EXPECT_FALSE(find_lane(*prompts, 0, 0)->use_graph);
+  h.commit_all();
+  const auto decode = h.plan();
+  EXPECT_TRUE(decode->ffn.lanes[0].use_graph);
+  EXPECT_EQ(decode->ffn.lanes[0].row_bucket, 8U);
+  for (const ServerRank server : {0U, 1U}) {
+    const auto* lane = find_lane(*decode, server, 0);
+    EXPECT_TRUE(lane->use_graph);
+    EXPECT_EQ(lane->row_bucket, 4U) << lane->num_rows;
+  }
+  // A prompt on one server makes the lane eager on both.
+  ASSERT_TRUE(h.submit(8, 9, 30).is_ok());
+  h.commit_all();
+  const auto mixed = h.plan();
+  EXPECT_FALSE(mixed->ffn.lanes[0].use_graph);
+  EXPECT_FALSE(find_lane(*mixed, 0, 0)->use_graph);
+  EXPECT_FALSE(find_lane(*mixed, 1, 0)->use_graph);
+}
+
 TEST(SchedulerLanes, UnchangedDecodeRowsAreNotListed) {
   Harness h(with_lanes(2));
   for (RequestId id = 1; id <= 4; ++id) {

@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "fastfd/core/check.h"
+#include "fastfd/core/row_bucket.h"
 #include "scheduler/chunk_cutter.h"
 #include "scheduler/cost_model.h"
 #include "scheduler/in_flight.h"
@@ -158,6 +160,16 @@ TEST(RowBucket, IsNeverSmallerThanTheRowsAndGrows) {
     before = row_bucket(rows);
     EXPECT_EQ(row_bucket(before), before);
   }
+}
+
+TEST(RowBucket, TheListHasEveryBucketOnce) {
+  std::set<std::uint32_t> buckets;
+  for (std::uint32_t rows = 1; rows <= 700; ++rows) {
+    buckets.insert(row_bucket(rows));
+    const auto listed = row_buckets_up_to(rows);
+    EXPECT_TRUE(std::equal(listed.begin(), listed.end(), buckets.begin(), buckets.end())) << rows;
+  }
+  EXPECT_TRUE(row_buckets_up_to(0).empty());
 }
 
 TEST(ChunkCutter, PiecesCoverTheChunksWithAscendingLanes) {

@@ -260,6 +260,7 @@ SchedulerOptions random_options(std::uint64_t seed) {
   options.microbatches = draw(0, 4);
   options.overlapped = draw(0, 4) != 0;
   options.prefix_cache = draw(0, 4) != 0;
+  options.use_graphs = draw(0, 1) != 0;
   return options;
 }
 

@@ -24,6 +24,8 @@ struct AttentionServerOptions {
   std::uint32_t max_lane_rows = 512;
   std::uint32_t max_model_len = 2048;
   std::uint32_t num_ffn_servers = 1;
+  /// GPU: graphs are captured for lanes of up to so many decode rows; 0: none.
+  std::uint32_t max_graph_rows = 0;
 };
 
 /// Takes each lane's result; called on the server's loop thread, must not block for long.

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fastfd/attention_server/attention_server.h"
-#include "fastfd/device/cuda.h"
+#include "fastfd/device/gpu_part.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
 
@@ -14,10 +14,11 @@ namespace fastfd::attention_server {
 /// nothing. Otherwise as AttentionServer. options.precision and options.threads mean nothing here.
 class GpuAttentionServer final : public ServerLoop {
  public:
-  /// Throws DeviceError if the GPU has no room. `device` must outlive the server.
+  /// Throws DeviceError if the GPU has no room. Captures graphs: only while no kernel waits on this
+  /// GPU.
   GpuAttentionServer(const AttentionServerOptions& options, const model::ModelSpec& spec,
                      std::shared_ptr<const model::DeviceAttentionWeights> weights,
-                     const device::CudaDevice& device, ResultSink on_result,
+                     const device::GpuPart& gpu, ResultSink on_result,
                      FailureSink on_failure);
   ~GpuAttentionServer() override;
   GpuAttentionServer(const GpuAttentionServer&) = delete;

@@ -42,6 +42,7 @@ class Blueprint {
  private:
   void refuse_what_does_not_fit() const;
   std::size_t kv_cache_bytes() const;  ///< of one attention server
+  bool uses_graphs() const;
 
   config::ClusterConfig config_;
   model::ModelSpec spec_;

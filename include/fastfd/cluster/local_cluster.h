@@ -7,7 +7,6 @@
 #include "fastfd/cluster/blueprint.h"
 #include "fastfd/core/engine_client.h"
 #include "fastfd/core/step_plan.h"
-#include "fastfd/device/cuda.h"
 #include "fastfd/model/device_weights.h"
 
 namespace fastfd::cluster {
@@ -16,13 +15,12 @@ namespace fastfd::cluster {
 struct ClusterWeights {
   std::shared_ptr<const model::AttentionWeights> attention;
   std::vector<std::shared_ptr<const model::FfnWeights>> ffn;  ///< by FFN rank
-  // The same on a GPU, instead.
-  std::shared_ptr<const model::DeviceAttentionWeights> device_attention;
-  std::vector<std::shared_ptr<const model::DeviceFfnWeights>> device_ffn;  ///< by FFN rank
+  // Of a blueprint whose pools are on a GPU, instead of the above.
+  std::shared_ptr<const model::DeviceAttentionWeights> gpu_attention;
+  std::vector<std::shared_ptr<const model::DeviceFfnWeights>> gpu_ffn;  ///< by FFN rank
 };
+/// Where the blueprint's devices are: host memory, or one GPU (all servers must be on the same).
 ClusterWeights load_cluster_weights(const Blueprint& blueprint);
-ClusterWeights load_device_cluster_weights(const Blueprint& blueprint,
-                                           const device::CudaDevice& device);
 
 struct LocalClusterOptions {
   /// Attention and experts take turns on one thread (needs one server of each role): the baseline
@@ -30,9 +28,6 @@ struct LocalClusterOptions {
   bool colocated = false;
   /// Members join through gRPC on a loopback port instead of direct calls.
   bool grpc = false;
-  /// All servers share this GPU, with weights of load_device_cluster_weights and transport
-  /// `inproc`. Must outlive the cluster. nullptr: CPU.
-  const device::CudaDevice* device = nullptr;
 };
 
 /// A whole cluster as threads of one process, without HTTP: for tests, sanitizers and

@@ -91,7 +91,7 @@ struct FfnConfig {
   friend bool operator==(const FfnConfig&, const FfnConfig&) = default;
 };
 
-enum class TransportKind : std::uint8_t { kInproc, kShm };
+enum class TransportKind : std::uint8_t { kInproc, kShm, kCudaIpc, kNccl };
 const char* to_string(TransportKind kind);
 
 struct TransportConfig {
@@ -116,6 +116,8 @@ struct SchedulerConfig {
   std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
   std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server
   std::uint32_t prefill_chunk = 256;       ///< most prompt tokens of one sequence in one step
+  /// GPU: lanes of decode rows alone are replayed from captured CUDA graphs.
+  bool graphs = true;
   friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };
 

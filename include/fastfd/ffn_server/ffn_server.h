@@ -19,6 +19,8 @@ struct FfnServerOptions {
   std::uint32_t threads = 1;
   std::uint32_t max_lane_rows = 512;  ///< of one attention server
   std::uint32_t num_attention_servers = 1;
+  /// GPU: graphs are captured for lanes of up to so many rows of all attention servers; 0: none.
+  std::uint32_t max_graph_rows = 0;
 };
 
 using FailureSink = std::function<void(Status)>;

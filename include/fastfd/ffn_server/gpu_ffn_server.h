@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "fastfd/device/cuda.h"
+#include "fastfd/device/gpu_part.h"
 #include "fastfd/ffn_server/ffn_server.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
@@ -15,10 +15,11 @@ namespace fastfd::ffn_server {
 /// as FfnServer. options.precision and options.threads mean nothing here.
 class GpuFfnServer final : public ServerLoop {
  public:
-  /// Throws DeviceError if the GPU has no room. `device` must outlive the server.
+  /// Throws DeviceError if the GPU has no room. Captures graphs: only while no kernel waits on this
+  /// GPU.
   GpuFfnServer(const FfnServerOptions& options, const model::ModelSpec& spec,
                std::shared_ptr<const model::DeviceFfnWeights> weights,
-               const device::CudaDevice& device, FailureSink on_failure);
+               const device::GpuPart& gpu, FailureSink on_failure);
   ~GpuFfnServer() override;
   GpuFfnServer(const GpuFfnServer&) = delete;
   GpuFfnServer& operator=(const GpuFfnServer&) = delete;

@@ -25,6 +25,7 @@ struct SchedulerOptions {
   std::uint32_t microbatches = 0;  ///< lanes 1..4; 0: chosen by measured times
   bool overlapped = true;          ///< false: the plain loop, one step in flight
   bool prefix_cache = true;
+  bool use_graphs = false;  ///< lanes of decode rows alone are replayed from captured graphs
   std::uint32_t placement_version = 1;  ///< of the expert placement, named by every plan
   /// Of the model; turns a lane's time into a layer's for `microbatches: 0` and for the predicted
   /// layer time. 0: inferred from the layers that FfnLoad counts.

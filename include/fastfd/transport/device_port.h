@@ -23,24 +23,24 @@ struct DeviceWindows {
   std::shared_ptr<const void> memory;  ///< keeps every mapping named above alive
 };
 
-/// Thread-safe, but for begin_epoch, which comes before everything else of an epoch.
+/// Windows and abort word of one server in one epoch. abort() is for any thread.
 class DevicePort {
  public:
-  /// `abort_word` is one pinned word of this server's own, kept alive by the caller's `memory`.
-  DevicePort(const WindowShape& shape, DeviceWindows windows, std::uint32_t* abort_word);
+  DevicePort(const WindowShape& shape, DeviceWindows windows);
 
   const WindowShape& shape() const { return shape_; }
   const DeviceWindows& windows() const { return windows_; }
-  /// Read by waiting kernels; not 0 ends them.
-  const std::uint32_t* abort_word() const { return abort_word_; }
 
+  /// The pinned word that the server's waiting kernels read: the same in every epoch, because
+  /// captured graphs name it. Outlives the port; before begin_epoch.
+  void use_abort_word(std::uint32_t* word) { abort_word_ = word; }
   void begin_epoch(Epoch epoch);
   void abort();
 
  private:
   WindowShape shape_;
   DeviceWindows windows_;
-  std::uint32_t* abort_word_;
+  std::uint32_t* abort_word_ = nullptr;
 };
 
 /// Every port of a cluster whose servers are threads of one process and share one GPU: windows are

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "fastfd/device/cuda.h"
+#include "fastfd/device/sm_partition.h"
+
+namespace fastfd::device {
+
+/// Where a server's kernels run: a GPU, or some of its SMs. A value; streams made from it keep the
+/// partition alive.
+class GpuPart {
+ public:
+  /// All of it.
+  explicit GpuPart(CudaDevice device) : device_(std::move(device)) {}
+  /// Part `index` of the split of the device's SMs by `shares`. Throws DeviceError.
+  GpuPart(CudaDevice device, std::span<const double> shares, std::size_t index)
+      : device_(std::move(device)), partition_(SmPartition::create(device_, shares, index)) {}
+
+  const CudaDevice& device() const { return device_; }
+  bool is_whole() const { return !partition_.has_value(); }
+  std::uint32_t num_sms() const {
+    return partition_ ? partition_->num_sms() : device_.num_sms();
+  }
+  /// Throws DeviceError.
+  DeviceStream make_stream(StreamPriority priority = StreamPriority::kNormal) const {
+    return partition_ ? partition_->make_stream(priority) : DeviceStream(device_, priority);
+  }
+
+ private:
+  CudaDevice device_;
+  std::optional<SmPartition> partition_;
+};
+
+}  // namespace fastfd::device
