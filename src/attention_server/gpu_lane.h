@@ -108,6 +108,7 @@ class GpuLane {
   device::DeviceStream stream_;
   std::vector<RingEntry> ring_;
   std::uint32_t current_ = 0;
+  device::DeviceBuffer control_, rows_, spans_, samples_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
   device::DeviceBuffer logits_, adjusted_logits_, results_;

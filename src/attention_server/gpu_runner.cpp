@@ -112,7 +112,6 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
 }
 
 void GpuRunner::capture_graphs() {
-  graphs_.resize(kMaxLanes);
   const std::uint32_t max_rows = std::min(options_.max_graph_rows, options_.max_lane_rows);
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     for (const std::uint32_t rounded : row_buckets_up_to(max_rows)) {
@@ -121,7 +120,7 @@ void GpuRunner::capture_graphs() {
         return run(lane, bucket, max_samples_of(bucket), /*has_pieces=*/false);
       });
       require(graph.status(), "capturing a step");
-      graphs_[lane].emplace(bucket, *std::move(graph));
+      graphs_[lane].emplace(bucket, std::move(graph).value());
     }
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -93,7 +94,7 @@ class GpuRunner {
   device::DeviceBuffer history_on_device_;
   device::DeviceEvent history_done_;
   bool history_used_ = false;
-  std::vector<std::map<std::uint32_t, device::DeviceGraph>> graphs_;  // [kMaxLanes], by bucket
+  std::array<std::map<std::uint32_t, device::DeviceGraph>, kMaxLanes> graphs_;  // by bucket
 };
 
 }  // namespace fastfd::attention_server

@@ -14,6 +14,7 @@
 #include "cluster/process_key.h"
 #include "cluster/shm_connect.h"
 #include "cluster/signal_watcher.h"
+#include "fastfd/cluster/blueprint.h"
 #include "fastfd/cluster/roles.h"
 #include "fastfd/control_plane/control_client.h"
 #include "fastfd/core/logging.h"

@@ -106,7 +106,7 @@ void GpuFfnWorker::capture_graphs() {
       if (!graph) {
         throw device::DeviceError("capturing a step: " + graph.status().message());
       }
-      lane.graphs.emplace(bucket, *std::move(graph));
+      lane.graphs.emplace(bucket, std::move(graph).value());
     }
   }
 }
