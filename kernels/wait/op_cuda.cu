@@ -69,6 +69,32 @@ __device__ Verdict poll_flags(const WaitParams& params, const std::uint64_t* fla
   }
 }
 
+/// All threads call it; `slot` is what the thread's peer sent, or nullptr.
+__device__ void count_rows(const WaitParams& params, const std::byte* slot) {
+  __shared__ std::uint32_t num_rows;
+  if (threadIdx.x == 0) {
+    num_rows = 0;
+  }
+  __syncthreads();
+  if (slot != nullptr) {
+    atomicAdd(&num_rows,
+              reinterpret_cast<const layout::SlotHeader*>(slot + layout::SlotGrid::header_offset())
+                  ->num_rows);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *params.num_rows = num_rows;
+  }
+}
+
+/// The host reads this word whenever it likes: one plain store to its memory, which nobody awaits.
+__device__ void report(const WaitParams& params, std::uint64_t step, bool waiting) {
+  if (params.progress != nullptr) {
+    *static_cast<volatile std::uint64_t*>(params.progress) =
+        layout::HopProgress{step, params.hop.layer, waiting}.pack();
+  }
+}
+
 __global__ void __launch_bounds__(kWaitThreads) wait_kernel(const WaitParams params) {
   __shared__ std::uint32_t shared_peer;
   cudaGridDependencySynchronize();
@@ -83,6 +109,9 @@ __global__ void __launch_bounds__(kWaitThreads) wait_kernel(const WaitParams par
     return;
   }
   const std::uint64_t started_ns = device_clock_ns();
+  if (peer == 0) {
+    report(params, control.step, /*waiting=*/true);
+  }
   const bool awaited =
       params.participants_only ? ((control.participants >> peer) & 1U) != 0 : window != nullptr;
   const std::byte* slot = nullptr;
@@ -95,6 +124,9 @@ __global__ void __launch_bounds__(kWaitThreads) wait_kernel(const WaitParams par
 
   layout::AbortReason reason = layout::AbortReason::kBadMessage;
   bool at_fault = !arrived;
+  if (verdict == Verdict::kKeepWaiting && params.num_rows != nullptr) {
+    count_rows(params, awaited ? slot : nullptr);
+  }
   if (verdict == Verdict::kKeepWaiting) {
     cudaTriggerProgrammaticLaunchCompletion();  // not earlier: what follows must not fill the SMs
     at_fault = awaited && !is_expected(params, control, peer, slot);
@@ -107,11 +139,17 @@ __global__ void __launch_bounds__(kWaitThreads) wait_kernel(const WaitParams par
     return;
   }
   *params.ready = culprit == kMaxServers ? 1 : 0;
+  const std::uint64_t ended_ns = device_clock_ns();
+  if (params.times != nullptr) {
+    *params.times = {started_ns, ended_ns};
+  }
+  report(params, control.step, /*waiting=*/culprit != kMaxServers);
   if (culprit != kMaxServers) {
-    give_up(params.abort, reason, culprit, params.hop, control.step,
-            device_clock_ns() - started_ns);
+    give_up(params.abort, reason, culprit, params.hop, control.step, ended_ns - started_ns);
   }
 }
+
+__global__ void stamp_kernel(std::uint64_t* now_ns) { *now_ns = device_clock_ns(); }
 
 }  // namespace
 
@@ -122,6 +160,10 @@ Status launch_wait(const WaitParams& params, device::CudaStream stream) {
   }
   return launch(wait_kernel, {.grid = 1, .block = kWaitThreads, .overlaps_predecessor = true},
                 stream, "wait", params);
+}
+
+Status launch_stamp(std::uint64_t* now_ns, device::CudaStream stream) {
+  return launch(stamp_kernel, {.grid = 1, .block = 1}, stream, "stamp", now_ns);
 }
 
 Result<KernelFootprint> wait_footprint() {

@@ -9,6 +9,7 @@
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda_stream.h"
 #include "kernels/cuda/residency.h"
+#include "kernels/layout/hop_times.h"
 #include "kernels/layout/lane_control.h"
 #include "kernels/layout/window.h"
 
@@ -36,8 +37,16 @@ struct WaitParams {
   /// agree among each other: `abort` may be set by another lane at any moment.
   std::uint32_t* ready = nullptr;
   layout::AbortState* abort = nullptr;
+  /// For the host, all optional: layout::HopProgress of the lane in pinned memory; in device memory
+  /// when this wait began and ended [1], and the rows that all messages together bring [1].
+  std::uint64_t* progress = nullptr;
+  layout::HopTimes* times = nullptr;
+  std::uint32_t* num_rows = nullptr;
 };
 Status launch_wait(const WaitParams& params, device::CudaStream stream);
+
+/// Writes the GPU's clock, in nanoseconds, to `now_ns` in device memory: a step's begin and end.
+Status launch_stamp(std::uint64_t* now_ns, device::CudaStream stream);
 
 /// What a waiting kernel takes of an SM, for leaves_room(). Needs a device; loads the kernel.
 Result<KernelFootprint> wait_footprint();

@@ -2,22 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "attention_server/gpu_runner.h"
 #include "attention_server/sequence_table.h"
-#include "fastfd/core/blocking_queue.h"
 #include "fastfd/core/check.h"
 #include "fastfd/core/epoch_loop.h"
 #include "fastfd/core/lane_progress.h"
+#include "fastfd/device/completion_thread.h"
+#include "fastfd/transport/device_abort.h"
+#include "kernels/wait/work_clock.h"
 
 namespace fastfd::attention_server {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // A (step, lane) that is on the GPU.
 struct Flight {
@@ -27,27 +26,8 @@ struct Flight {
   std::uint32_t num_rows = 0;
   std::uint32_t ring_index = 0;
   bool overlapped = false;
-  Clock::time_point enqueued;
   std::vector<SampleRow> samples;
 };
-
-std::string describe(const layout::AbortState& abort) {
-  switch (abort.reason) {
-    case layout::AbortReason::kHostAsked:
-      return "epoch abandoned";
-    case layout::AbortReason::kTimedOut:
-      return fmt::format("FFN server {} did not answer step {} layer {} lane {} within {:.1f} s",
-                         abort.peer, abort.step, abort.layer, abort.lane,
-                         static_cast<double>(abort.waited_ns) * 1e-9);
-    case layout::AbortReason::kBadMessage:
-      return fmt::format("what FFN server {} answered to step {} layer {} lane {} does not fit it",
-                         abort.peer, abort.step, abort.layer, abort.lane);
-    case layout::AbortReason::kBadPlacement:
-      return fmt::format("an expert of layer {} is placed on FFN server {}, which is not connected",
-                         abort.layer, abort.peer);
-  }
-  return "unknown";
-}
 
 }  // namespace
 
@@ -67,16 +47,12 @@ class GpuAttentionServer::Impl {
                     .max_lane_rows = options.max_lane_rows,
                     .tokens_on_device = true}),
         runner_(options, spec, std::move(weights), gpu),
-        collector_([this] { collect(); }),
+        collector_(device_, "collector"),
         loop_(
             "attention-" + std::to_string(options.rank), [this] { return serve_epoch(); },
             std::move(on_failure)) {}
 
-  ~Impl() {
-    loop_.stop();
-    flights_.close();
-    collector_.join();
-  }
+  ~Impl() { loop_.stop(); }
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port,
                    ExpertPlacement placement) {
@@ -86,16 +62,23 @@ class GpuAttentionServer::Impl {
   }
   void submit_plan(AttentionStepPlan plan) { loop_.submit(std::move(plan)); }
   void stop_epoch() { loop_.stop(); }
-  ServerProgress progress() const { return progress_.read(); }
+  ServerProgress progress() const {
+    ServerProgress progress = reported_.read();
+    for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+      const auto on_gpu = runner_.progress(lane);
+      if (on_gpu.step > progress[lane].step) {
+        progress[lane] = {on_gpu.step, on_gpu.layer, on_gpu.waiting};
+      }
+    }
+    return progress;
+  }
 
  private:
   // Whatever ends the epoch, the GPU has left it when this returns.
   Status serve_epoch() {
     auto status = device_.make_current();
     sequences_.reset();
-    progress_.reset();
-    failed_.store(false);
-    num_in_flight_.store(0);
+    reported_.reset();
     if (status) {
       status = runner_.begin_epoch(loop_.port(), placement_);
     }
@@ -109,7 +92,7 @@ class GpuAttentionServer::Impl {
     }
     loop_.port().abort();  // what still waits on the GPU need not wait any longer
     const auto left = runner_.synchronize();
-    drain_flights();
+    collector_.drain();
     return left ? status : left;
   }
 
@@ -134,8 +117,7 @@ class GpuAttentionServer::Impl {
                     .lane = lane.lane,
                     .num_rows = batch_.num_rows,
                     .ring_index = 0,
-                    .overlapped = lane.lane == 0 && num_in_flight_.load() > 0,
-                    .enqueued = Clock::now(),
+                    .overlapped = lane.lane == 0 && collector_.num_pending() > 0,
                     .samples = batch_.samples};
       if (auto status = runner_.enqueue(
               lane.lane, batch_, sequences_, control,
@@ -143,38 +125,22 @@ class GpuAttentionServer::Impl {
           !status) {
         return status;
       }
-      flight.ring_index = runner_.lane(lane.lane).ring_index();
-      progress_.set(lane.lane, {.step = plan.step, .layer = 0, .waiting = false});
-      num_in_flight_.fetch_add(1);
-      flights_.push(std::move(flight));
+      GpuLane& on_gpu = runner_.lane(lane.lane);
+      flight.ring_index = on_gpu.ring_index();
+      collector_.add(on_gpu.done(), [this, flight = std::move(flight)](const Status& done) {
+        done ? report(flight) : loop_.fail(done);
+      });
     }
     return Status::ok();
   }
 
-  // ---- the collector's thread: results in the order in which lanes were enqueued ----
-
-  void collect() {
-    pthread_setname_np(pthread_self(), "collector");
-    if (const auto status = device_.make_current(); !status) {
-      spdlog::error("{}", status.to_string());
-    }
-    while (auto flight = flights_.pop()) {
-      report(*flight);
-      num_in_flight_.fetch_sub(1);
-      num_in_flight_.notify_all();
-    }
-  }
-
+  // On the collector's thread, in the order in which lanes were enqueued.
   void report(const Flight& flight) {
-    GpuLane& lane = runner_.lane(flight.lane);
-    if (const auto status = lane.done_at(flight.ring_index).synchronize(); !status) {
-      spdlog::error("step {} lane {}: {}", flight.step, flight.lane, status.to_string());
-      return;
-    }
-    const GpuLaneStaging& staging = lane.staging_at(flight.ring_index);
+    const GpuLaneStaging& staging = runner_.lane(flight.lane).staging_at(flight.ring_index);
     if (staging.abort->aborted != 0) {
-      if (!failed_.exchange(true) && staging.abort->reason != layout::AbortReason::kHostAsked) {
-        spdlog::error("{}", describe(*staging.abort));
+      const auto why = transport::describe_abort(*staging.abort, Role::kAttention);
+      if (why.code() != StatusCode::kAborted) {
+        loop_.fail(why);
       }
       return;
     }
@@ -185,8 +151,7 @@ class GpuAttentionServer::Impl {
                       .tokens = {},
                       .num_rows = flight.num_rows,
                       .overlapped = flight.overlapped};
-    result.compute_us =
-        std::chrono::duration<float, std::micro>(Clock::now() - flight.enqueued).count();
+    account(staging.times, result);
     for (std::size_t i = 0; i < flight.samples.size(); ++i) {
       const auto& sampled = staging.results[i];
       SampledToken& token = result.tokens.emplace_back();
@@ -199,15 +164,17 @@ class GpuAttentionServer::Impl {
         token.top_logprobs.push_back({sampled.top[t].token, sampled.top[t].logprob});
       }
     }
-    progress_.set(flight.lane, {.step = flight.step, .layer = num_layers_, .waiting = false});
+    reported_.set(flight.lane, {.step = flight.step, .layer = num_layers_, .waiting = false});
     on_result_(std::move(result));
   }
 
-  // The streams are empty, so the collector is about to be through.
-  void drain_flights() {
-    for (auto left = num_in_flight_.load(); left != 0; left = num_in_flight_.load()) {
-      num_in_flight_.wait(left);
-    }
+  // What lanes do at once counts once: for the lane that is reported first.
+  void account(const layout::HopTimes* times, LaneResult& result) {
+    const double worked = static_cast<double>(work_.busy_ns());
+    const double stood = static_cast<double>(work_.waiting_ns());
+    work_.add({times, num_layers_}, times[num_layers_]);
+    result.compute_us = static_cast<float>((static_cast<double>(work_.busy_ns()) - worked) / 1e3);
+    result.wait_us = static_cast<float>((static_cast<double>(work_.waiting_ns()) - stood) / 1e3);
   }
 
   const AttentionServerOptions options_;
@@ -215,15 +182,13 @@ class GpuAttentionServer::Impl {
   const device::CudaDevice device_;
   const ResultSink on_result_;
   ExpertPlacement placement_;  // written between epochs
-  LaneProgressBoard progress_;
+  LaneProgressBoard reported_;
 
   SequenceTable sequences_;  // loop thread only, as the next two
   GpuRunner runner_;
   LaneBatch batch_;
-  BlockingQueue<Flight> flights_;
-  std::atomic<std::uint32_t> num_in_flight_{0};
-  std::atomic<bool> failed_{false};
-  std::thread collector_;
+  kernels::WorkClock work_;  // collector's thread only
+  device::CompletionThread collector_;
   EpochLoop<AttentionStepPlan, transport::DevicePort> loop_;  // last: it uses all of the above
 };
 

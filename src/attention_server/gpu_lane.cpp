@@ -37,6 +37,7 @@ std::size_t carve(GpuLaneStaging& staging, const GpuLaneShape& shape) {
   staging.pages = carver.take<PageId>(shape.max_rows + shape.max_spans);
   staging.opened = carver.take<GpuSlotState>(shape.max_spans);
   staging.results = carver.take<kernels::cuda::SampledRow>(shape.max_spans);
+  staging.times = carver.take<layout::HopTimes>(shape.num_layers + 1);
   staging.abort = carver.take<layout::AbortState>(1);
   return carver.used();
 }
@@ -81,6 +82,8 @@ GpuLane::GpuLane(const device::GpuPart& gpu, const model::ModelSpec& spec,
                                              shape.max_rows, spec.num_experts, spec.hidden_dim));
   counters_ = array<kernels::cuda::DispatchCounters>(device, 1);
   ready_ = array<std::uint32_t>(device, 1);
+  times_ = array<layout::HopTimes>(device, shape.num_layers + 1);
+  progress_word_ = device::PinnedBuffer(device, sizeof(std::uint64_t));
   logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
   adjusted_logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
   results_ = array<kernels::cuda::SampledRow>(device, shape.max_spans);

@@ -15,6 +15,7 @@
 #include "fastfd/model/model.h"
 #include "kernels/attention/op_cuda.h"
 #include "kernels/dispatch/op_cuda.h"
+#include "kernels/layout/hop_times.h"
 #include "kernels/layout/lane_batch.h"
 #include "kernels/layout/lane_control.h"
 #include "kernels/sampling/op_cuda.h"
@@ -27,7 +28,8 @@ struct GpuLaneShape {
   std::uint32_t max_spans = 0;    ///< sequences
   std::uint32_t max_context = 0;  ///< tokens
   std::uint32_t num_servers = 0;  ///< FFN
-  std::uint32_t ring_size = 0;    ///< steps whose uploads may be on their way
+  std::uint32_t num_layers = 0;
+  std::uint32_t ring_size = 0;  ///< steps whose uploads may be on their way
 };
 
 inline constexpr std::uint32_t kMaxLogitBiases = 300;  ///< of a request, as the API allows
@@ -50,6 +52,7 @@ struct GpuLaneStaging {
   PageId* pages = nullptr;         // [max_rows + max_spans]: page-table entries that were set
   GpuSlotState* opened = nullptr;  // [max_spans]
   kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
+  layout::HopTimes* times = nullptr;             // [num_layers + 1], the last: of the whole step
   layout::AbortState* abort = nullptr;           // as the step left it
 };
 
@@ -89,6 +92,10 @@ class GpuLane {
     return counters_.as<kernels::cuda::DispatchCounters>();
   }
   std::uint32_t* ready() const { return ready_.as<std::uint32_t>(); }
+  /// [num_layers] waits, and the step's begin and end.
+  layout::HopTimes* times() const { return times_.as<layout::HopTimes>(); }
+  /// Pinned, written by the lane's waits.
+  std::uint64_t* progress_word() const { return progress_word_.as<std::uint64_t>(); }
   float* logits() const { return logits_.as<float>(); }
   float* adjusted_logits() const { return adjusted_logits_.as<float>(); }
   kernels::cuda::SampledRow* results() const { return results_.as<kernels::cuda::SampledRow>(); }
@@ -111,6 +118,8 @@ class GpuLane {
   device::DeviceBuffer control_, rows_, spans_, samples_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
+  device::DeviceBuffer times_;
+  device::PinnedBuffer progress_word_;
   device::DeviceBuffer logits_, adjusted_logits_, results_;
   device::DeviceBuffer workspace_memory_;
   kernels::cuda::AttentionWorkspace workspace_;

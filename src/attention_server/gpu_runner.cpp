@@ -94,6 +94,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
                            .max_spans = std::min(options.max_lane_rows, options.num_slots),
                            .max_context = options.max_model_len,
                            .num_servers = options.num_ffn_servers,
+                           .num_layers = spec.num_layers,
                            .ring_size = kRingSize};
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
@@ -406,7 +407,9 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
                                    .timeout_ns = timeout_ns_.as<std::uint64_t>(),
                                    .abort_word = abort_word(),
                                    .ready = lane.ready(),
-                                   .abort = abort_.as<layout::AbortState>()},
+                                   .abort = abort_.as<layout::AbortState>(),
+                                   .progress = lane.progress_word(),
+                                   .times = lane.times() + layer},
                                   lane.stream());
   if (!status) {
     return status;
@@ -469,15 +472,19 @@ Status GpuRunner::sample(LaneId lane_id, std::uint32_t bucket, std::uint32_t max
 Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples,
                       bool has_pieces) {
   GpuLane& lane = *lanes_[lane_id];
-  auto status = cuda::launch_embedding({.max_rows = bucket,
-                                        .dim = spec_.hidden_dim,
-                                        .vocab_size = spec_.vocab_size,
-                                        .control = lane.control(),
-                                        .rows = lane.rows(),
-                                        .last_tokens = last_tokens_.as<TokenId>(),
-                                        .table = weights_->embedding,
-                                        .out = lane.residual()},
-                                       lane.stream());
+  layout::HopTimes* step_times = lane.times() + spec_.num_layers;
+  auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream());
+  if (status) {
+    status = cuda::launch_embedding({.max_rows = bucket,
+                                     .dim = spec_.hidden_dim,
+                                     .vocab_size = spec_.vocab_size,
+                                     .control = lane.control(),
+                                     .rows = lane.rows(),
+                                     .last_tokens = last_tokens_.as<TokenId>(),
+                                     .table = weights_->embedding,
+                                     .out = lane.residual()},
+                                    lane.stream());
+  }
   if (status) {
     status = cuda::launch_attention_schedule(
         {.workspace = lane.workspace(), .control = lane.control(), .spans = lane.spans()},
@@ -504,7 +511,10 @@ Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_sa
       status = dispatch(lane_id, layer, bucket);
     }
   }
-  return status ? sample(lane_id, bucket, max_samples) : status;
+  if (status) {
+    status = sample(lane_id, bucket, max_samples);
+  }
+  return status ? cuda::launch_stamp(&step_times->end_ns, lane.stream()) : status;
 }
 
 Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const SequenceTable& sequences,
@@ -545,6 +555,10 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
   if (status && !batch.samples.empty()) {
     status = copy_async(staging.results, lane.results(),
                         batch.samples.size() * sizeof(*staging.results), lane.stream());
+  }
+  if (status) {
+    status = copy_async(staging.times, lane.times(),
+                        (spec_.num_layers + 1) * sizeof(*staging.times), lane.stream());
   }
   if (status) {
     status = copy_async(staging.abort, abort_.data(), sizeof(*staging.abort), lane.stream());

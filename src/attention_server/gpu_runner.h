@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +44,11 @@ class GpuRunner {
                  const layout::LaneControl& control, const Shape& shape);
 
   GpuLane& lane(LaneId lane) { return *lanes_[lane]; }
+  /// Any thread.
+  layout::HopProgress progress(LaneId lane) const {
+    return layout::HopProgress::unpack(
+        std::atomic_ref(*lanes_[lane]->progress_word()).load(std::memory_order_relaxed));
+  }
   /// Blocks until the streams are empty.
   Status synchronize() const;
 

@@ -15,5 +15,6 @@ void GpuFfnServer::begin_epoch(Epoch /*epoch*/, std::shared_ptr<transport::Devic
 void GpuFfnServer::submit_plan(FfnStepPlan /*plan*/) {}
 void GpuFfnServer::stop_epoch() {}
 ServerProgress GpuFfnServer::progress() const { return {}; }
+FfnLoad GpuFfnServer::load() const { return {}; }
 
 }  // namespace fastfd::ffn_server

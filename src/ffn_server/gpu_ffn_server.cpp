@@ -1,10 +1,15 @@
 #include "fastfd/ffn_server/gpu_ffn_server.h"
 
+#include <mutex>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "fastfd/core/epoch_loop.h"
-#include "fastfd/core/lane_progress.h"
+#include "fastfd/device/completion_thread.h"
+#include "fastfd/transport/device_abort.h"
 #include "ffn_server/gpu_worker.h"
+#include "kernels/wait/work_clock.h"
 
 namespace fastfd::ffn_server {
 
@@ -13,11 +18,16 @@ class GpuFfnServer::Impl {
   Impl(const FfnServerOptions& options, const model::ModelSpec& spec,
        std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
        FailureSink on_failure)
-      : device_(gpu.device()),
+      : rank_(options.rank),
+        num_layers_(spec.num_layers),
+        device_(gpu.device()),
         worker_(options, spec, std::move(weights), gpu),
+        collector_(device_, "collector"),
         loop_(
             "ffn-" + std::to_string(options.rank), [this] { return serve_epoch(); },
             std::move(on_failure)) {}
+
+  ~Impl() { loop_.stop(); }
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port) {
     port->use_abort_word(worker_.abort_word());
@@ -25,12 +35,24 @@ class GpuFfnServer::Impl {
   }
   void submit_plan(FfnStepPlan plan) { loop_.submit(std::move(plan)); }
   void stop_epoch() { loop_.stop(); }
-  ServerProgress progress() const { return progress_.read(); }
+
+  ServerProgress progress() const {
+    ServerProgress progress;
+    for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+      const auto on_gpu = worker_.progress(lane);
+      progress[lane] = {on_gpu.step, on_gpu.layer, on_gpu.waiting};
+    }
+    return progress;
+  }
+
+  FfnLoad load() const {
+    const std::lock_guard lock(load_mutex_);
+    return load_;
+  }
 
  private:
   // Whatever ends the epoch, the GPU has left it when this returns.
   Status serve_epoch() {
-    progress_.reset();
     auto status = device_.make_current();
     if (status) {
       status = worker_.begin_epoch(loop_.port());
@@ -43,19 +65,54 @@ class GpuFfnServer::Impl {
       }
       for (const FfnLanePlan& lane : plan->lanes) {
         if (status) {
-          status = worker_.enqueue(loop_.epoch(), plan->step, lane);
-          progress_.set(lane.lane, {.step = plan->step, .layer = 0, .waiting = true});
+          status = enqueue(plan->step, lane);
         }
       }
     }
     loop_.port().abort();
     const auto left = worker_.synchronize();
+    collector_.drain();
     return left ? status : left;
   }
 
+  Status enqueue(StepId step, const FfnLanePlan& lane) {
+    const auto outcome = worker_.enqueue(loop_.epoch(), step, lane);
+    if (!outcome) {
+      return outcome.status();
+    }
+    collector_.add(*outcome->done, [this, outcome = *outcome](const Status& done) {
+      done ? report(outcome) : loop_.fail(done);
+    });
+    return Status::ok();
+  }
+
+  // On the collector's thread.
+  void report(const GpuFfnWorker::Outcome& outcome) {
+    if (outcome.abort->aborted != 0) {
+      const auto why = transport::describe_abort(*outcome.abort, Role::kFfn);
+      if (why.code() != StatusCode::kAborted) {
+        loop_.fail(why);
+      }
+      return;
+    }
+    clock_.add({outcome.times, num_layers_}, outcome.times[num_layers_]);
+    const std::lock_guard lock(load_mutex_);
+    load_.ffn_rank = rank_;
+    load_.layers_run += num_layers_;
+    load_.rows_run +=
+        std::accumulate(outcome.num_rows, outcome.num_rows + num_layers_, std::uint64_t{0});
+    load_.compute_us = static_cast<double>(clock_.busy_ns()) / 1e3;
+    load_.wait_us = static_cast<double>(clock_.waiting_ns()) / 1e3;
+  }
+
+  const ServerRank rank_;
+  const std::uint32_t num_layers_;
   const device::CudaDevice device_;
-  LaneProgressBoard progress_;
   GpuFfnWorker worker_;
+  kernels::WorkClock clock_;  // collector's thread only
+  mutable std::mutex load_mutex_;
+  FfnLoad load_;
+  device::CompletionThread collector_;
   EpochLoop<FfnStepPlan, transport::DevicePort> loop_;  // last: it uses all of the above
 };
 
@@ -71,5 +128,6 @@ void GpuFfnServer::begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePor
 void GpuFfnServer::submit_plan(FfnStepPlan plan) { impl_->submit_plan(std::move(plan)); }
 void GpuFfnServer::stop_epoch() { impl_->stop_epoch(); }
 ServerProgress GpuFfnServer::progress() const { return impl_->progress(); }
+FfnLoad GpuFfnServer::load() const { return impl_->load(); }
 
 }  // namespace fastfd::ffn_server

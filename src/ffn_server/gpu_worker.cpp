@@ -23,6 +23,12 @@ namespace cuda = kernels::cuda;
 // only the host's abort word ends it.
 constexpr std::uint64_t kWaitLimitNs = ~std::uint64_t{0} >> 1;
 
+// The first of a staging's parts is the most aligned.
+std::size_t round_up(std::size_t num_bytes) {
+  constexpr std::size_t kAlignment = alignof(layout::LaneControl);
+  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 template <typename T>
 DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
   return {device, std::max<std::size_t>(count, 1) * sizeof(T)};
@@ -32,13 +38,21 @@ DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
 
 GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& options,
                          const model::ModelSpec& spec, std::uint32_t num_experts)
-    : stream(gpu.make_stream()), uploads(gpu.device(), kRingSize * sizeof(layout::LaneControl)) {
+    : num_layers(spec.num_layers),
+      stream(gpu.make_stream()),
+      staging_bytes(
+          round_up(sizeof(layout::LaneControl) + sizeof(layout::AbortState) +
+                   (num_layers + 1) * (sizeof(layout::HopTimes) + sizeof(std::uint32_t)))),
+      ring(gpu.device(), kRingSize * staging_bytes),
+      progress(gpu.device(), sizeof(std::uint64_t)) {
   const device::CudaDevice& device = gpu.device();
   const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
-    uploaded.emplace_back(device);
+    done.emplace_back(device, device::EventOptions{.sleeps = true});
   }
+  times = array<layout::HopTimes>(device, num_layers + 1);
+  arrived_rows = array<std::uint32_t>(device, num_layers);
   control = array<layout::LaneControl>(device, 1);
   ready = array<std::uint32_t>(device, 1);
   ctas_done = array<std::uint32_t>(device, 1);
@@ -53,6 +67,16 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
   peer_rows = array<std::uint32_t>(device, options.num_attention_servers);
   hidden = array<bf16>(device, routes * spec.expert_intermediate_dim);
   outputs = array<bf16>(device, routes * spec.hidden_dim);
+}
+
+GpuFfnWorker::Lane::Staging GpuFfnWorker::Lane::staging(std::uint32_t entry) const {
+  std::byte* memory = ring.data() + entry * staging_bytes;
+  Staging staging{};
+  staging.control = reinterpret_cast<layout::LaneControl*>(memory);
+  staging.abort = reinterpret_cast<layout::AbortState*>(staging.control + 1);
+  staging.times = reinterpret_cast<layout::HopTimes*>(staging.abort + 1);
+  staging.num_rows = reinterpret_cast<std::uint32_t*>(staging.times + num_layers + 1);
+  return staging;
 }
 
 cuda::RouteTables GpuFfnWorker::Lane::tables() const {
@@ -85,7 +109,6 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
       abort_(gpu.device(), sizeof(layout::AbortState)),
       timeout_ns_(gpu.device(), sizeof(kWaitLimitNs)),
-      abort_copy_(gpu.device(), sizeof(layout::AbortState)),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
       dispatch_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
       combine_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
@@ -160,7 +183,10 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
                                    .timeout_ns = timeout_ns_.as<std::uint64_t>(),
                                    .abort_word = abort_word(),
                                    .ready = lane.ready.as<std::uint32_t>(),
-                                   .abort = abort},
+                                   .abort = abort,
+                                   .progress = lane.progress_word(),
+                                   .times = lane.times.as<layout::HopTimes>() + hop.layer,
+                                   .num_rows = lane.arrived_rows.as<std::uint32_t>() + hop.layer},
                                   lane.stream.handle());
   if (status) {
     status = cuda::launch_index({.control = control,
@@ -218,28 +244,48 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
   return status;
 }
 
-Status GpuFfnWorker::enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan) {
+Result<GpuFfnWorker::Outcome> GpuFfnWorker::enqueue(Epoch epoch, StepId step,
+                                                    const FfnLanePlan& plan) {
   check(plan.lane < kMaxLanes, "plan names a lane that does not exist");
   Lane& lane = *lanes_[plan.lane];
-  const std::uint32_t entry = lane.next_upload;
-  lane.next_upload = (entry + 1) % kRingSize;
-  if (lane.num_uploads++ >= kRingSize) {
-    if (auto status = lane.uploaded[entry].synchronize(); !status) {
+  const std::uint32_t entry = lane.next_entry;
+  const device::DeviceEvent& done = lane.done[entry];
+  lane.next_entry = (entry + 1) % kRingSize;
+  if (lane.num_steps++ >= kRingSize) {
+    if (auto status = done.synchronize(); !status) {
       return status;
     }
   }
-  auto* control = lane.uploads.as<layout::LaneControl>() + entry;
-  *control = {};
-  control->step = step;
-  control->epoch = epoch;
-  control->participants = plan.participants;
-  auto status = copy_async(lane.control.data(), control, sizeof(*control), lane.stream.handle());
+  const Lane::Staging staging = lane.staging(entry);
+  *staging.control = {};
+  staging.control->step = step;
+  staging.control->epoch = epoch;
+  staging.control->participants = plan.participants;
+  const device::CudaStream stream = lane.stream.handle();
+  auto status = copy_async(lane.control.data(), staging.control, sizeof(*staging.control), stream);
   if (status) {
-    status = lane.uploaded[entry].record(lane.stream.handle());
+    status = replay_or_run(plan);
   }
+  const auto fetch = [&](auto* to, const DeviceBuffer& from) {
+    return status ? copy_async(to, from.data(), from.num_bytes(), stream) : status;
+  };
+  status = fetch(staging.times, lane.times);
+  status = fetch(staging.num_rows, lane.arrived_rows);
+  status = fetch(staging.abort, abort_);
+  if (status) {
+    status = done.record(stream);
+  }
+  if (!status) {
+    return status;
+  }
+  return Outcome{&done, staging.times, staging.num_rows, staging.abort};
+}
+
+Status GpuFfnWorker::replay_or_run(const FfnLanePlan& plan) {
+  Lane& lane = *lanes_[plan.lane];
   const std::uint32_t bucket = std::min(plan.row_bucket, max_tokens_);
-  if (!status || !plan.use_graph) {
-    return status ? run(plan.lane, bucket) : status;
+  if (!plan.use_graph) {
+    return run(plan.lane, bucket);
   }
   const auto graph = lane.graphs.find(bucket);
   if (graph == lane.graphs.end()) {
@@ -251,12 +297,13 @@ Status GpuFfnWorker::enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan) 
 }
 
 Status GpuFfnWorker::run(LaneId id, std::uint32_t bucket) {
-  Status status;
+  Lane& lane = *lanes_[id];
+  layout::HopTimes* step_times = lane.times.as<layout::HopTimes>() + spec_.num_layers;
+  auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream.handle());
   for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
-    status = run_layer(*lanes_[id], {.lane = id, .layer = layer, .num_layers = spec_.num_layers},
-                       bucket);
+    status = run_layer(lane, {.lane = id, .layer = layer, .num_layers = spec_.num_layers}, bucket);
   }
-  return status;
+  return status ? cuda::launch_stamp(&step_times->end_ns, lane.stream.handle()) : status;
 }
 
 Status GpuFfnWorker::synchronize() const {
@@ -266,19 +313,6 @@ Status GpuFfnWorker::synchronize() const {
     status = status ? done : status;
   }
   return status;
-}
-
-Result<layout::AbortState> GpuFfnWorker::abort_state() {
-  const auto& stream = lanes_[0]->stream;
-  auto status =
-      copy_async(abort_copy_.data(), abort_.data(), sizeof(layout::AbortState), stream.handle());
-  if (status) {
-    status = stream.synchronize();
-  }
-  if (!status) {
-    return status;
-  }
-  return *abort_copy_.as<layout::AbortState>();
 }
 
 }  // namespace fastfd::ffn_server

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
 #include "kernels/dispatch/op_cuda.h"
+#include "kernels/layout/hop_times.h"
 #include "kernels/layout/lane_control.h"
 
 namespace fastfd::ffn_server {
@@ -29,12 +31,23 @@ class GpuFfnWorker {
 
   /// Windows of the epoch that starts; nothing of an earlier one is running.
   Status begin_epoch(const transport::DevicePort& port);
-  /// Enqueues all layers of one lane of a step.
-  Status enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan);
+  /// What a step of a lane left in host memory; valid once `done` has passed, until kRingSize
+  /// further steps of that lane.
+  struct Outcome {
+    const device::DeviceEvent* done = nullptr;
+    const layout::HopTimes* times = nullptr;  // [num_layers] waits, then the whole step
+    const std::uint32_t* num_rows = nullptr;  // [num_layers] that came
+    const layout::AbortState* abort = nullptr;
+  };
+  /// Enqueues all layers of one lane of a step. Blocks only if the GPU is a whole ring behind.
+  Result<Outcome> enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan);
+  /// Any thread.
+  layout::HopProgress progress(LaneId lane) const {
+    return layout::HopProgress::unpack(
+        std::atomic_ref(*lanes_[lane]->progress_word()).load(std::memory_order_relaxed));
+  }
   /// Blocks until the streams are empty.
   Status synchronize() const;
-  /// Why the GPU gave up, once the streams are empty; `aborted` 0: it did not.
-  Result<layout::AbortState> abort_state();
 
  private:
   static constexpr std::uint32_t kRingSize = 5;  // steps in flight, and one being filled
@@ -43,11 +56,25 @@ class GpuFfnWorker {
     Lane(const device::GpuPart& gpu, const FfnServerOptions& options, const model::ModelSpec& spec,
          std::uint32_t num_experts);
 
+    // What one step uploads and leaves behind, in pinned memory.
+    struct Staging {
+      layout::LaneControl* control;
+      layout::HopTimes* times;
+      std::uint32_t* num_rows;
+      layout::AbortState* abort;
+    };
+    Staging staging(std::uint32_t entry) const;
+    std::uint64_t* progress_word() const { return progress.as<std::uint64_t>(); }
+
+    std::uint32_t num_layers;
     device::DeviceStream stream;
-    device::PinnedBuffer uploads;  // LaneControl [kRingSize]
-    std::vector<device::DeviceEvent> uploaded;
-    std::uint32_t next_upload = 0;
-    std::uint32_t num_uploads = 0;
+    std::size_t staging_bytes;  // of a ring entry
+    device::PinnedBuffer ring;  // [kRingSize] stagings
+    device::PinnedBuffer progress;
+    std::vector<device::DeviceEvent> done;  // [kRingSize]
+    std::uint32_t next_entry = 0;
+    std::uint32_t num_steps = 0;
+    device::DeviceBuffer times, arrived_rows;
     device::DeviceBuffer control, ready, ctas_done;
     device::DeviceBuffer expert_begin, route_tokens, route_weights, num_tokens;
     device::DeviceBuffer token_route_begin, token_routes, token_rows, token_sources, peer_rows;
@@ -60,6 +87,7 @@ class GpuFfnWorker {
   void capture_graphs();
   /// All layers; what differs between steps of one bucket is in device memory.
   Status run(LaneId lane, std::uint32_t bucket);
+  Status replay_or_run(const FfnLanePlan& plan);
   Status run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket);
 
   FfnServerOptions options_;
@@ -71,7 +99,7 @@ class GpuFfnWorker {
   std::uint32_t max_tokens_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // [kMaxLanes]
   device::DeviceBuffer abort_, timeout_ns_;
-  device::PinnedBuffer abort_copy_, abort_word_;
+  device::PinnedBuffer abort_word_;
   device::DeviceBuffer dispatch_windows_, combine_windows_;
   device::PinnedBuffer epoch_upload_;  // windows and the wait limit
 };

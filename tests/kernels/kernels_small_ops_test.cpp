@@ -4,9 +4,11 @@
 #include <limits>
 
 #include "kernels/embedding/op.h"
+#include "kernels/layout/hop_times.h"
 #include "kernels/norm/op.h"
 #include "kernels/rope/op.h"
 #include "kernels/router/op.h"
+#include "kernels/wait/work_clock.h"
 #include "kernels_support.h"
 
 namespace fastfd::kernels::testing {
@@ -260,6 +262,29 @@ TEST_P(SmallOpsTest, EmbeddingCopiesRowsAndRefusesUnknownTokens) {
       EXPECT_EQ(launch_embedding(params, stream()).code(), StatusCode::kInvalidArgument);
     }
   }
+}
+
+TEST(WorkClock, StandsStillOnlyWhileEveryLaneWaits) {
+  kernels::WorkClock clock;
+  // Lane 0: 10..20 and 30..40 waiting. Lane 1 works 15..35, between waits of its own.
+  const std::vector<layout::HopTimes> lane0 = {{10, 20}, {30, 40}};
+  clock.add(lane0, {0, 50});
+  EXPECT_EQ(clock.busy_ns(), 30U);
+  EXPECT_EQ(clock.waiting_ns(), 20U);
+  const std::vector<layout::HopTimes> lane1 = {{0, 15}, {35, 50}};
+  clock.add(lane1, {0, 50});
+  EXPECT_EQ(clock.busy_ns(), 40U);  // all but 10..15 and 35..40
+  EXPECT_EQ(clock.waiting_ns(), 10U);
+  clock.add(lane0, {1000, 1050});  // nothing was planned in between
+  EXPECT_EQ(clock.busy_ns() + clock.waiting_ns(), 100U);
+}
+
+TEST(HopProgress, SurvivesItsWord) {
+  const layout::HopProgress progress{123'456'789'012, 93, true};
+  const auto back = layout::HopProgress::unpack(progress.pack());
+  EXPECT_EQ(back.step, progress.step);
+  EXPECT_EQ(back.layer, progress.layer);
+  EXPECT_TRUE(back.waiting);
 }
 
 }  // namespace

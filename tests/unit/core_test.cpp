@@ -4,13 +4,18 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <random>
 #include <set>
 #include <string_view>
 #include <vector>
 
+#include "fastfd/core/blocking_queue.h"
 #include "fastfd/core/check.h"
 #include "fastfd/core/dtype.h"
+#include "fastfd/core/epoch_loop.h"
 #include "fastfd/core/expert_placement.h"
+#include "fastfd/core/interval_union.h"
 #include "fastfd/core/printable.h"
 #include "fastfd/core/stop_orders.h"
 #include "fastfd/device/cpu.h"
@@ -141,6 +146,68 @@ TEST(HostArena, BuffersAreZeroDisjointAndOutliveTheArena) {
       EXPECT_EQ(buffers[i].as<char>()[num_bytes - 1], mark(i + 1));
     }
   }
+}
+
+TEST(IntervalUnion, CoversWhatASetOfUnitsCovers) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 50; ++round) {
+    IntervalUnion covered(1U << 20);
+    std::set<std::uint64_t> units;
+    for (int i = 0; i < 60; ++i) {
+      const std::uint64_t begin = random() % 200;
+      const std::uint64_t end = begin + random() % 12;
+      covered.add(begin, end);
+      for (std::uint64_t unit = begin; unit < end; ++unit) {
+        units.insert(unit);
+      }
+      ASSERT_EQ(covered.covered(), units.size()) << "round " << round << " after " << i;
+    }
+  }
+}
+
+TEST(IntervalUnion, ForgetsWhatIsBehindTheHorizonButKeepsItsLength) {
+  IntervalUnion covered(100);
+  covered.add(0, 10);
+  covered.add(1000, 1010);
+  EXPECT_EQ(covered.covered(), 20U);
+  covered.add(950, 1005);  // within the horizon: counted once
+  EXPECT_EQ(covered.covered(), 70U);
+  covered.add(5, 5);
+  EXPECT_EQ(covered.covered(), 70U);
+}
+
+struct FakePlan {
+  Epoch epoch = 0;
+};
+struct FakePort {
+  void begin_epoch(Epoch /*epoch*/) {}
+  void abort() {}
+};
+
+TEST(EpochLoop, AFailureFromOutsideEndsTheEpochWithItsReasonAndTheNextOneIsFree) {
+  BlockingQueue<Status> failures;
+  EpochLoop<FakePlan, FakePort>* self = nullptr;
+  EpochLoop<FakePlan, FakePort> loop(
+      "test",
+      [&self] {
+        while (self->take(/*block=*/true)) {
+        }
+        return Status(StatusCode::kAborted, "over");
+      },
+      [&](const Status& why) { failures.push(why); });
+  self = &loop;
+  loop.begin(1, std::make_shared<FakePort>());
+  loop.fail({StatusCode::kDeadlineExceeded, "FFN server 1 sent nothing"});
+  const auto why = failures.pop();
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->message(), "FFN server 1 sent nothing");
+  loop.stop();
+  loop.fail({StatusCode::kInternal, "too late"});
+  loop.begin(2, std::make_shared<FakePort>());
+  EXPECT_NE(loop.submit({2}), nullptr);
+  loop.stop();
+  failures.close();
+  EXPECT_FALSE(failures.pop());
 }
 
 }  // namespace

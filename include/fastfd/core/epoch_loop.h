@@ -63,6 +63,7 @@ class EpochLoop {
       port_ = std::move(port);
       plans_.clear();
       abort_.store(false);
+      failed_.reset();
       port_->begin_epoch(epoch);
       active_ = true;
     }
@@ -99,13 +100,27 @@ class EpochLoop {
     plans_.clear();
   }
 
+  /// Ends the epoch with `why` from outside of `serve`: take returns nullopt from now on, and the
+  /// epoch's status is `why` unless `serve` has one of its own. The first one counts; none does
+  /// once the epoch is over.
+  void fail(Status why) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!active_ || failed_) {
+        return;
+      }
+      failed_ = std::move(why);
+    }
+    changed_.notify_all();
+  }
+
   /// The next plan; nullopt if there is none yet (without `block`) or the epoch is over.
   std::optional<Plan> take(bool block) {
     std::unique_lock lock(mutex_);
     if (block) {
-      changed_.wait(lock, [this] { return !active_ || !plans_.empty(); });
+      changed_.wait(lock, [this] { return !active_ || failed_ || !plans_.empty(); });
     }
-    if (!active_ || plans_.empty()) {
+    if (!active_ || failed_ || plans_.empty()) {
       return std::nullopt;
     }
     std::optional<Plan> plan(std::move(plans_.front()));
@@ -131,6 +146,10 @@ class EpochLoop {
       running_ = true;
       lock.unlock();
       Status status = serve_guarded();
+      if (std::optional<Status> failed = take_failure();
+          failed && status.code() == StatusCode::kAborted) {
+        status = *std::move(failed);
+      }
       if (!status && status.code() != StatusCode::kAborted) {
         spdlog::error("epoch {} ended: {}", epoch_, status.to_string());
         on_failure_(std::move(status));
@@ -140,6 +159,11 @@ class EpochLoop {
       active_ = false;
       changed_.notify_all();
     }
+  }
+
+  std::optional<Status> take_failure() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(failed_, std::nullopt);
   }
 
   Status serve_guarded() {
@@ -163,6 +187,7 @@ class EpochLoop {
   Epoch epoch_ = 0;
   std::shared_ptr<Port> port_;
   std::deque<Plan> plans_;
+  std::optional<Status> failed_;  // by fail()
   std::atomic<bool> abort_{false};
   std::thread thread_;
 };

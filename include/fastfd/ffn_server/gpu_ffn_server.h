@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "fastfd/device/gpu_part.h"
 #include "fastfd/ffn_server/ffn_server.h"
@@ -18,8 +17,8 @@ class GpuFfnServer final : public ServerLoop {
   /// Throws DeviceError if the GPU has no room. Captures graphs: only while no kernel waits on this
   /// GPU.
   GpuFfnServer(const FfnServerOptions& options, const model::ModelSpec& spec,
-               std::shared_ptr<const model::DeviceFfnWeights> weights,
-               const device::GpuPart& gpu, FailureSink on_failure);
+               std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
+               FailureSink on_failure);
   ~GpuFfnServer() override;
   GpuFfnServer(const GpuFfnServer&) = delete;
   GpuFfnServer& operator=(const GpuFfnServer&) = delete;
@@ -29,8 +28,7 @@ class GpuFfnServer final : public ServerLoop {
   /// Blocks until the GPU has left the epoch.
   void stop_epoch() override;
   ServerProgress progress() const override;
-  /// Always empty: the GPU's time is not taken apart yet, and no figure is better than a wrong one.
-  std::optional<FfnLoad> load() const { return std::nullopt; }
+  FfnLoad load() const;
 
  private:
   class Impl;
