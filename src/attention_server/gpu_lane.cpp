@@ -34,7 +34,7 @@ std::size_t carve(GpuLaneStaging& staging, const GpuLaneShape& shape) {
   staging.rows = carver.take<layout::LaneRow>(shape.max_rows);
   staging.spans = carver.take<layout::LaneSpan>(shape.max_spans);
   staging.samples = carver.take<layout::LaneSample>(shape.max_spans);
-  staging.pages = carver.take<PageId>(shape.max_rows + shape.max_spans);
+  staging.pages = carver.take<PageId>(shape.max_page_updates);
   staging.opened = carver.take<GpuSlotState>(shape.max_spans);
   staging.results = carver.take<kernels::cuda::SampledRow>(shape.max_spans);
   staging.times = carver.take<layout::HopTimes>(shape.num_layers + 1);

@@ -27,6 +27,7 @@ struct GpuLaneShape {
   std::uint32_t max_rows = 0;
   std::uint32_t max_spans = 0;    ///< sequences
   std::uint32_t max_context = 0;  ///< tokens
+  std::size_t max_page_updates = 0;
   std::uint32_t num_servers = 0;  ///< FFN
   std::uint32_t num_layers = 0;
   std::uint32_t ring_size = 0;  ///< steps whose uploads may be on their way
@@ -49,7 +50,7 @@ struct GpuLaneStaging {
   layout::LaneRow* rows = nullptr;        // [max_rows]
   layout::LaneSpan* spans = nullptr;      // [max_spans]
   layout::LaneSample* samples = nullptr;  // [max_spans]
-  PageId* pages = nullptr;         // [max_rows + max_spans]: page-table entries that were set
+  PageId* pages = nullptr;         // [max_page_updates]: page-table entries that were set
   GpuSlotState* opened = nullptr;  // [max_spans]
   kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
   layout::HopTimes* times = nullptr;             // [num_layers + 1], the last: of the whole step

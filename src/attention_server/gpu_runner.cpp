@@ -93,11 +93,13 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   const GpuLaneShape shape{.max_rows = options.max_lane_rows,
                            .max_spans = std::min(options.max_lane_rows, options.num_slots),
                            .max_context = options.max_model_len,
+                           .max_page_updates = std::size_t{options.num_slots} * pages_per_slot_,
                            .num_servers = options.num_ffn_servers,
                            .num_layers = spec.num_layers,
                            .ring_size = kRingSize};
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
+    plan_applied_.emplace_back(device);
     auto& events = kv_written_.emplace_back();
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
       events.emplace_back(device);
@@ -158,7 +160,7 @@ Status GpuRunner::begin_epoch(const transport::DevicePort& port, const ExpertPla
   if (status) {
     status = device::fill_async(abort_.data(), 0, abort_.num_bytes(), stream);
   }
-  has_written_.assign(kMaxLanes, false);
+  has_pieces_.assign(kMaxLanes, false);
   for (auto& lane : lanes_) {
     if (status) {
       status = lane->reset();
@@ -267,6 +269,8 @@ Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
   Status status;
   // Entries of one slot follow each other: one copy a run.
   const auto& updates = batch.page_updates;
+  check(updates.size() <= std::size_t{options_.num_slots} * pages_per_slot_,
+        "more page-table entries than there are");
   for (std::size_t first = 0; status && first < updates.size();) {
     std::size_t last = first;
     for (; last < updates.size() && updates[last].slot == updates[first].slot &&
@@ -329,7 +333,7 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
   }
   // A prompt's pieces may lie in several lanes: each reads what those before it have written.
   for (LaneId other = 0; has_pieces && status && other < kMaxLanes; ++other) {
-    if (other != lane_id && has_written_[other]) {
+    if (other != lane_id && has_pieces_[other]) {
       status = lane.device_stream().wait(kv_written_[other][layer]);
     }
   }
@@ -469,6 +473,21 @@ Status GpuRunner::sample(LaneId lane_id, std::uint32_t bucket, std::uint32_t max
   return status;
 }
 
+// The pieces of a prompt before this lane's may have run in other lanes: their page-table entries,
+// copied pages and sampling state are on those lanes' streams, and a piece may begin in the middle
+// of a page.
+Status GpuRunner::follow_other_lanes(LaneId lane_id) {
+  const GpuLane& lane = *lanes_[lane_id];
+  Status status;
+  for (LaneId other = 0; status && other < kMaxLanes; ++other) {
+    if (other != lane_id && has_pieces_[other]) {
+      status = lane.device_stream().wait(plan_applied_[other]);
+    }
+  }
+  has_pieces_[lane_id] = true;
+  return status ? plan_applied_[lane_id].record(lane.stream()) : status;
+}
+
 Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples,
                       bool has_pieces) {
   GpuLane& lane = *lanes_[lane_id];
@@ -532,6 +551,11 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
   if (status) {
     status = apply_plan(lane, batch, sequences);
   }
+  const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
+                                      [](TokenId token) { return token != kNoToken; });
+  if (status && has_pieces) {
+    status = follow_other_lanes(lane_id);
+  }
   if (!status) {
     return status;
   }
@@ -545,11 +569,8 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
     }
     status = graph->second.launch(lane.stream());
   } else {
-    const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
-                                        [](TokenId token) { return token != kNoToken; });
     const auto num_samples = static_cast<std::uint32_t>(batch.samples.size());
     status = run(lane_id, bucket, std::max(num_samples, 1U), has_pieces);
-    has_written_[lane_id] = has_written_[lane_id] || has_pieces;
   }
   GpuLaneStaging& staging = lane.staging();
   if (status && !batch.samples.empty()) {

@@ -54,6 +54,7 @@ class GpuRunner {
 
  private:
   void capture_graphs();
+  Status follow_other_lanes(LaneId lane);
   std::uint32_t max_samples_of(std::uint32_t bucket) const;
   /// From the embedding to the sampled tokens. Everything that differs between steps of one bucket
   /// is in device memory, but for the lanes that prompt pieces wait for.
@@ -92,9 +93,11 @@ class GpuRunner {
   device::PinnedBuffer abort_word_;    // uint32
   device::DeviceBuffer timeout_ns_;
   std::vector<std::unique_ptr<GpuLane>> lanes_;  // [kMaxLanes]
-  // KV of layer l is written: recorded by lanes with prompt pieces, awaited by the next of them.
+  // Recorded by lanes with prompt pieces and awaited by the next of them: the plan is applied, KV
+  // of layer l is written.
+  std::vector<device::DeviceEvent> plan_applied_;             // [kMaxLanes]
   std::vector<std::vector<device::DeviceEvent>> kv_written_;  // [kMaxLanes][num_layers]
-  std::vector<bool> has_written_;                             // [kMaxLanes]
+  std::vector<bool> has_pieces_;                              // [kMaxLanes] so far in this epoch
   // Tokens that a preempted sequence with penalties had generated: one at a time.
   device::PinnedBuffer history_;  // TokenHistory, then TokenId [max_model_len]
   device::DeviceBuffer history_on_device_;

@@ -23,6 +23,11 @@ namespace cuda = kernels::cuda;
 // only the host's abort word ends it.
 constexpr std::uint64_t kWaitLimitNs = ~std::uint64_t{0} >> 1;
 
+// Rounded before they are summed only if their sum is rounded as well.
+DType route_output_dtype(DType combine_dtype) {
+  return combine_dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
+
 // The first of a staging's parts is the most aligned.
 std::size_t round_up(std::size_t num_bytes) {
   constexpr std::size_t kAlignment = alignof(layout::LaneControl);
@@ -66,7 +71,8 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
   token_sources = array<cuda::TokenSource>(device, tokens);
   peer_rows = array<std::uint32_t>(device, options.num_attention_servers);
   hidden = array<bf16>(device, routes * spec.expert_intermediate_dim);
-  outputs = array<bf16>(device, routes * spec.hidden_dim);
+  outputs = array<std::byte>(
+      device, routes * spec.hidden_dim * dtype_bytes(route_output_dtype(options.combine_dtype)));
 }
 
 GpuFfnWorker::Lane::Staging GpuFfnWorker::Lane::staging(std::uint32_t entry) const {
@@ -106,6 +112,7 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
           {options.max_lane_rows,
            layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
            /*max_routes_per_row=*/0})),
+      route_output_dtype_(route_output_dtype(options.combine_dtype)),
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
       abort_(gpu.device(), sizeof(layout::AbortState)),
       timeout_ns_(gpu.device(), sizeof(kWaitLimitNs)),
@@ -213,7 +220,7 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
       .token_rows = lane.token_rows.as<const void*>(),
       .hidden = lane.hidden.data(),
       .route_outputs = lane.outputs.data(),
-      .output_dtype = DType::kBFloat16,
+      .output_dtype = route_output_dtype_,
       .num_ctas = gpu_.is_whole() ? 0 : static_cast<int>(gpu_.num_sms())};
   if (status) {
     status = cuda::launch_expert_gate_up(experts, lane.stream.handle());
@@ -232,7 +239,7 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
                                         .token_sources = tables.token_sources,
                                         .peer_rows = tables.peer_rows,
                                         .route_outputs = lane.outputs.data(),
-                                        .output_dtype = DType::kBFloat16,
+                                        .output_dtype = route_output_dtype_,
                                         .windows = combine_windows_.as<std::byte*>(),
                                         .num_peers = options_.num_attention_servers,
                                         .window = combine_layout_,

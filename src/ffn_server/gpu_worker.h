@@ -96,6 +96,7 @@ class GpuFfnWorker {
   device::GpuPart gpu_;
   layout::DispatchLayout dispatch_layout_;
   layout::CombineLayout combine_layout_;
+  DType route_output_dtype_;
   std::uint32_t max_tokens_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // [kMaxLanes]
   device::DeviceBuffer abort_, timeout_ns_;
