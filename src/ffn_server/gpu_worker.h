@@ -26,9 +26,12 @@ class GpuFfnWorker {
 
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
+  /// What its kernels test.
+  layout::AbortState* device_abort_state() const { return abort_.as<layout::AbortState>(); }
 
-  /// Windows of the epoch that starts; nothing of an earlier one is running.
-  Status begin_epoch(const transport::DevicePort& port);
+  /// Windows of the epoch that starts; nothing of an earlier one is running. The port is used until
+  /// the next one comes.
+  Status begin_epoch(transport::DevicePort& port);
   /// Enqueues all layers of one lane of a step.
   Status enqueue(Epoch epoch, StepId step, const FfnLanePlan& plan);
   /// Blocks until the streams are empty.
@@ -58,11 +61,13 @@ class GpuFfnWorker {
   };
 
   void capture_graphs();
-  /// All layers; what differs between steps of one bucket is in device memory.
-  Status run(LaneId lane, std::uint32_t bucket);
-  Status run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket);
+  /// All layers; what differs between steps of one bucket is in device memory, but for what the
+  /// port takes from the plan.
+  Status run(const FfnLanePlan& plan, std::uint32_t bucket);
+  Status run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop, std::uint32_t bucket);
 
   FfnServerOptions options_;
+  transport::DevicePort* port_ = nullptr;  // none yet while graphs are captured
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceFfnWeights> weights_;
   device::GpuPart gpu_;

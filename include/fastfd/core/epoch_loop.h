@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -111,6 +112,15 @@ class EpochLoop {
     std::optional<Plan> plan(std::move(plans_.front()));
     plans_.pop_front();
     return plan;
+  }
+
+  /// The next plan; nullopt if none came in time or the epoch is over (aborted()).
+  std::optional<Plan> take_within(std::chrono::milliseconds timeout) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, timeout, [this] { return !active_ || !plans_.empty(); });
+    }
+    return take(/*block=*/false);
   }
 
   Epoch epoch() const { return epoch_; }
