@@ -58,6 +58,7 @@ class GpuAttentionServer::Impl {
                    ExpertPlacement placement) {
     placement_ = std::move(placement);
     port->use_abort_word(runner_.abort_word());
+    port->use_abort_state(runner_.abort_state());
     loop_.begin(epoch, std::move(port));
   }
   void submit_plan(AttentionStepPlan plan) { loop_.submit(std::move(plan)); }
@@ -83,12 +84,14 @@ class GpuAttentionServer::Impl {
       status = runner_.begin_epoch(loop_.port(), placement_);
     }
     while (status) {
-      const std::optional<AttentionStepPlan> plan = loop_.take(/*block=*/true);
-      if (!plan) {
+      const auto plan = loop_.take_within(transport::DevicePort::kHealthInterval);
+      if (plan) {
+        status = enqueue(*plan);
+      } else if (loop_.aborted()) {
         status = {StatusCode::kAborted, "epoch abandoned"};
-        break;
+      } else {
+        status = loop_.port().health();
       }
-      status = enqueue(*plan);
     }
     loop_.port().abort();  // what still waits on the GPU need not wait any longer
     const auto left = runner_.synchronize();

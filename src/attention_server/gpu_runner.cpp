@@ -132,7 +132,8 @@ std::uint32_t GpuRunner::max_samples_of(std::uint32_t bucket) const {
   return std::min(bucket, options_.num_slots);
 }
 
-Status GpuRunner::begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement) {
+Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement& placement) {
+  port_ = &port;
   check(port.windows().send.size() == options_.num_ffn_servers,
         "windows of another number of FFN servers");
   check(port.shape().max_lane_rows == options_.max_lane_rows &&
@@ -371,9 +372,10 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
 Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket) {
   GpuLane& lane = *lanes_[lane_id];
   const auto& weights = weights_->layers[layer];
-  return cuda::launch_dispatch(
+  const layout::LaneHop hop{.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers};
+  const auto status = cuda::launch_dispatch(
       {.control = lane.control(),
-       .hop = {.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers},
+       .hop = hop,
        .max_rows = bucket,
        .hidden_dim = spec_.hidden_dim,
        .residual = lane.residual(),
@@ -394,6 +396,7 @@ Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bu
        .counters = lane.counters(),
        .abort = abort_.as<layout::AbortState>()},
       lane.stream());
+  return status && port_ != nullptr ? port_->send_dispatch(hop, bucket, lane.stream()) : status;
 }
 
 Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket, bool sampled,
@@ -401,20 +404,26 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
   GpuLane& lane = *lanes_[lane_id];
   const layout::LaneHop hop{.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers};
   const bool is_last = layer + 1 == spec_.num_layers;
-  auto status = cuda::launch_wait({.control = lane.control(),
-                                   .hop = hop,
-                                   .windows = combine_windows_.as<const std::byte*>(),
-                                   .num_peers = options_.num_ffn_servers,
-                                   .grid = combine_layout_.grid,
-                                   .participants_only = false,
-                                   .expected_rows = lane.sent_rows(),
-                                   .timeout_ns = timeout_ns_.as<std::uint64_t>(),
-                                   .abort_word = abort_word(),
-                                   .ready = lane.ready(),
-                                   .abort = abort_.as<layout::AbortState>(),
-                                   .progress = lane.progress_word(),
-                                   .times = lane.times() + layer},
-                                  lane.stream());
+  Status status;
+  if (port_ != nullptr) {
+    status = port_->receive_combine(hop, bucket, lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_wait({.control = lane.control(),
+                                .hop = hop,
+                                .windows = combine_windows_.as<const std::byte*>(),
+                                .num_peers = options_.num_ffn_servers,
+                                .grid = combine_layout_.grid,
+                                .participants_only = false,
+                                .expected_rows = lane.sent_rows(),
+                                .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+                                .abort_word = abort_word(),
+                                .ready = lane.ready(),
+                                .abort = abort_.as<layout::AbortState>(),
+                                .progress = lane.progress_word(),
+                                .times = lane.times() + layer},
+                               lane.stream());
+  }
   if (!status) {
     return status;
   }
@@ -561,6 +570,7 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
   }
   const std::uint32_t bucket = std::min(shape.bucket, options_.max_lane_rows);
   if (shape.use_graph) {
+    check(port_->allows_graphs(), "a plan asks for graphs that the transport does not allow");
     const auto graph = graphs_[lane_id].find(bucket);
     if (graph == graphs_[lane_id].end()) {
       return {StatusCode::kInternal,

@@ -29,9 +29,12 @@ class GpuRunner {
 
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
+  /// What its kernels test, in device memory.
+  layout::AbortState* abort_state() const { return abort_.as<layout::AbortState>(); }
 
-  /// Windows and placement of the epoch that starts; nothing of an earlier one is running.
-  Status begin_epoch(const transport::DevicePort& port, const ExpertPlacement& placement);
+  /// Windows and placement of the epoch that starts; nothing of an earlier one is running. The port
+  /// is used until the next one comes.
+  Status begin_epoch(transport::DevicePort& port, const ExpertPlacement& placement);
 
   /// How the plan wants a (step, lane) run.
   struct Shape {
@@ -71,6 +74,7 @@ class GpuRunner {
   kernels::cuda::PagedKv kv_of(std::uint32_t layer) const;
 
   AttentionServerOptions options_;
+  transport::DevicePort* port_ = nullptr;  // none yet while graphs are captured
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceAttentionWeights> weights_;
   device::GpuPart gpu_;

@@ -3,12 +3,26 @@
 #include <fmt/format.h>
 
 #include "fastfd/device/cuda.h"
+#include "fastfd/transport/nccl.h"
 #include "fastfd/transport/window_shape.h"
 
 namespace fastfd::cluster {
 namespace {
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// Of one server: what it receives into, and with nccl what it sends from.
+double windows_mib(const config::ClusterConfig& config, const transport::WindowShape& shape,
+                   Role role) {
+  const auto windows = transport::window_bytes(shape, config.attention.servers, config.ffn.servers);
+  const bool is_attention = role == Role::kAttention;
+  std::size_t bytes = is_attention ? windows.per_attention_server : windows.per_ffn_server;
+  if (config.transport.kind == config::TransportKind::kNccl) {
+    bytes += is_attention ? windows.dispatch_window * config.ffn.servers
+                          : windows.combine_window * config.attention.servers;
+  }
+  return mib(bytes);
+}
 
 }  // namespace
 
@@ -24,6 +38,12 @@ void require_devices(const config::ClusterConfig& config) {
   };
   require("attention.device", config.attention.device);
   require("ffn.device", config.ffn.device);
+  if (config.transport.kind == config::TransportKind::kNccl) {
+    if (const Status nccl = transport::nccl_availability(); !nccl) {
+      throw config::ConfigError(
+          fmt::format("{}: transport.kind: {}", config.source.string(), nccl.message()));
+    }
+  }
 }
 
 Blueprint::Blueprint(config::ClusterConfig config)
@@ -75,7 +95,9 @@ std::size_t Blueprint::kv_cache_bytes() const {
 }
 
 bool Blueprint::uses_graphs() const {
-  return config_.attention.device.is_cuda && config_.scheduler.graphs;
+  // A graph would hold the epoch's communicators.
+  return config_.attention.device.is_cuda && config_.scheduler.graphs &&
+         config_.transport.kind != config::TransportKind::kNccl;
 }
 
 std::uint32_t Blueprint::max_model_len() const {
@@ -178,20 +200,17 @@ control_plane::Contract Blueprint::contract() const {
 
 std::string Blueprint::describe_attention_memory() const {
   const auto& kv = config_.attention.kv_cache;
-  const auto windows =
-      transport::window_bytes(window_shape(), config_.attention.servers, config_.ffn.servers);
   return fmt::format(
       "KV cache {:.1f} MiB = 2 x {} layers x {} pages x {} tokens x {} heads x {} x {} bytes; "
       "windows up to {:.1f} MiB",
       mib(kv_cache_bytes()), spec_.num_layers, kv.pages, kv.page_size, spec_.num_kv_heads,
-      spec_.head_dim, dtype_bytes(kv.dtype), mib(windows.per_attention_server));
+      spec_.head_dim, dtype_bytes(kv.dtype),
+      windows_mib(config_, window_shape(), Role::kAttention));
 }
 
 std::string Blueprint::describe_ffn_memory() const {
-  const auto windows =
-      transport::window_bytes(window_shape(), config_.attention.servers, config_.ffn.servers);
   return fmt::format("windows up to {:.1f} MiB from {} attention servers",
-                     mib(windows.per_ffn_server), config_.attention.servers);
+                     windows_mib(config_, window_shape(), Role::kFfn), config_.attention.servers);
 }
 
 }  // namespace fastfd::cluster

@@ -304,6 +304,8 @@ void to_proto(const FfnStepPlan& plan, v1::FfnStepPlan* proto) {
     lane_proto->set_participants(lane.participants);
     lane_proto->set_row_bucket(lane.row_bucket);
     lane_proto->set_use_graph(lane.use_graph);
+    lane_proto->mutable_participant_buckets()->Assign(lane.participant_buckets.begin(),
+                                                      lane.participant_buckets.end());
   }
 }
 
@@ -317,7 +319,11 @@ ConvertError from_proto(const v1::FfnStepPlan& proto, FfnStepPlan* plan) {
   plan->num_lanes = proto.num_lanes();
   plan->lanes.reserve(static_cast<std::size_t>(proto.lanes_size()));
   for (const auto& lane : proto.lanes()) {
-    plan->lanes.push_back({lane.lane(), lane.participants(), lane.row_bucket(), lane.use_graph()});
+    plan->lanes.push_back({lane.lane(),
+                           lane.participants(),
+                           lane.row_bucket(),
+                           lane.use_graph(),
+                           {lane.participant_buckets().begin(), lane.participant_buckets().end()}});
   }
   return {};
 }

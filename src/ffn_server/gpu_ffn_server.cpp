@@ -31,6 +31,7 @@ class GpuFfnServer::Impl {
 
   void begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port) {
     port->use_abort_word(worker_.abort_word());
+    port->use_abort_state(worker_.device_abort_state());
     loop_.begin(epoch, std::move(port));
   }
   void submit_plan(FfnStepPlan plan) { loop_.submit(std::move(plan)); }
@@ -58,10 +59,11 @@ class GpuFfnServer::Impl {
       status = worker_.begin_epoch(loop_.port());
     }
     while (status) {
-      const auto plan = loop_.take(/*block=*/true);
+      const auto plan = loop_.take_within(transport::DevicePort::kHealthInterval);
       if (!plan) {
-        status = {StatusCode::kAborted, "epoch abandoned"};
-        break;
+        status = loop_.aborted() ? Status(StatusCode::kAborted, "epoch abandoned")
+                                 : loop_.port().health();
+        continue;
       }
       for (const FfnLanePlan& lane : plan->lanes) {
         if (status) {

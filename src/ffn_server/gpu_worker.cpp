@@ -132,7 +132,8 @@ void GpuFfnWorker::capture_graphs() {
     for (const std::uint32_t rounded :
          row_buckets_up_to(std::min(options_.max_graph_rows, max_tokens_))) {
       const std::uint32_t bucket = std::min(rounded, max_tokens_);
-      auto graph = device::DeviceGraph::capture(lane.stream, [&] { return run(id, bucket); });
+      auto graph =
+          device::DeviceGraph::capture(lane.stream, [&] { return run({.lane = id}, bucket); });
       if (!graph) {
         throw device::DeviceError("capturing a step: " + graph.status().message());
       }
@@ -141,7 +142,8 @@ void GpuFfnWorker::capture_graphs() {
   }
 }
 
-Status GpuFfnWorker::begin_epoch(const transport::DevicePort& port) {
+Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
+  port_ = &port;
   check(port.windows().receive.size() == options_.num_attention_servers,
         "windows of another number of attention servers");
   check(port.shape().max_lane_rows == options_.max_lane_rows &&
@@ -175,26 +177,34 @@ Status GpuFfnWorker::begin_epoch(const transport::DevicePort& port) {
   return status ? lanes_[0]->stream.synchronize() : status;
 }
 
-Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket) {
+Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop,
+                               std::uint32_t bucket) {
+  Lane& lane = *lanes_[plan.lane];
   const auto tables = lane.tables();
   auto* control = lane.control.as<layout::LaneControl>();
   auto* abort = abort_.as<layout::AbortState>();
   const std::uint32_t max_routes =
       bucket * std::min(spec_.experts_per_token, weights_->num_experts);
-  auto status = cuda::launch_wait({.control = control,
-                                   .hop = hop,
-                                   .windows = dispatch_windows_.as<const std::byte*>(),
-                                   .num_peers = options_.num_attention_servers,
-                                   .grid = dispatch_layout_.grid,
-                                   .participants_only = true,
-                                   .timeout_ns = timeout_ns_.as<std::uint64_t>(),
-                                   .abort_word = abort_word(),
-                                   .ready = lane.ready.as<std::uint32_t>(),
-                                   .abort = abort,
-                                   .progress = lane.progress_word(),
-                                   .times = lane.times.as<layout::HopTimes>() + hop.layer,
-                                   .num_rows = lane.arrived_rows.as<std::uint32_t>() + hop.layer},
-                                  lane.stream.handle());
+  Status status;
+  if (port_ != nullptr) {
+    status = port_->receive_dispatch(hop, plan, lane.stream.handle());
+  }
+  if (status) {
+    status = cuda::launch_wait({.control = control,
+                                .hop = hop,
+                                .windows = dispatch_windows_.as<const std::byte*>(),
+                                .num_peers = options_.num_attention_servers,
+                                .grid = dispatch_layout_.grid,
+                                .participants_only = true,
+                                .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+                                .abort_word = abort_word(),
+                                .ready = lane.ready.as<std::uint32_t>(),
+                                .abort = abort,
+                                .progress = lane.progress_word(),
+                                .times = lane.times.as<layout::HopTimes>() + hop.layer,
+                                .num_rows = lane.arrived_rows.as<std::uint32_t>() + hop.layer},
+                               lane.stream.handle());
+  }
   if (status) {
     status = cuda::launch_index({.control = control,
                                  .hop = hop,
@@ -248,6 +258,9 @@ Status GpuFfnWorker::run_layer(Lane& lane, const layout::LaneHop& hop, std::uint
                                         .abort = abort},
                                        lane.stream.handle());
   }
+  if (status && port_ != nullptr) {
+    status = port_->send_combine(hop, plan, lane.stream.handle());
+  }
   return status;
 }
 
@@ -292,8 +305,9 @@ Status GpuFfnWorker::replay_or_run(const FfnLanePlan& plan) {
   Lane& lane = *lanes_[plan.lane];
   const std::uint32_t bucket = std::min(plan.row_bucket, max_tokens_);
   if (!plan.use_graph) {
-    return run(plan.lane, bucket);
+    return run(plan, bucket);
   }
+  check(port_->allows_graphs(), "a plan asks for graphs that the transport does not allow");
   const auto graph = lane.graphs.find(bucket);
   if (graph == lane.graphs.end()) {
     return {StatusCode::kInternal,
@@ -303,12 +317,13 @@ Status GpuFfnWorker::replay_or_run(const FfnLanePlan& plan) {
   return graph->second.launch(lane.stream.handle());
 }
 
-Status GpuFfnWorker::run(LaneId id, std::uint32_t bucket) {
-  Lane& lane = *lanes_[id];
+Status GpuFfnWorker::run(const FfnLanePlan& plan, std::uint32_t bucket) {
+  Lane& lane = *lanes_[plan.lane];
   layout::HopTimes* step_times = lane.times.as<layout::HopTimes>() + spec_.num_layers;
   auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream.handle());
   for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
-    status = run_layer(lane, {.lane = id, .layer = layer, .num_layers = spec_.num_layers}, bucket);
+    status = run_layer(plan, {.lane = plan.lane, .layer = layer, .num_layers = spec_.num_layers},
+                       bucket);
   }
   return status ? cuda::launch_stamp(&step_times->end_ns, lane.stream.handle()) : status;
 }

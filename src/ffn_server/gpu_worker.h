@@ -28,9 +28,12 @@ class GpuFfnWorker {
 
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
+  /// What its kernels test.
+  layout::AbortState* device_abort_state() const { return abort_.as<layout::AbortState>(); }
 
-  /// Windows of the epoch that starts; nothing of an earlier one is running.
-  Status begin_epoch(const transport::DevicePort& port);
+  /// Windows of the epoch that starts; nothing of an earlier one is running. The port is used until
+  /// the next one comes.
+  Status begin_epoch(transport::DevicePort& port);
   /// What a step of a lane left in host memory; valid once `done` has passed, until kRingSize
   /// further steps of that lane.
   struct Outcome {
@@ -85,12 +88,14 @@ class GpuFfnWorker {
   };
 
   void capture_graphs();
-  /// All layers; what differs between steps of one bucket is in device memory.
-  Status run(LaneId lane, std::uint32_t bucket);
+  /// All layers; what differs between steps of one bucket is in device memory, but for what the
+  /// port takes from the plan.
+  Status run(const FfnLanePlan& plan, std::uint32_t bucket);
   Status replay_or_run(const FfnLanePlan& plan);
-  Status run_layer(Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket);
+  Status run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop, std::uint32_t bucket);
 
   FfnServerOptions options_;
+  transport::DevicePort* port_ = nullptr;  // none yet while graphs are captured
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceFfnWeights> weights_;
   device::GpuPart gpu_;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
+#include <vector>
 
 #include "fastfd/core/row_bucket.h"
 #include "scheduler/planner.h"
@@ -15,12 +17,14 @@ StepPlan Planner::build(bool barrier) {
   std::array<ServerMask, kMaxLanes> participants{};
   std::array<std::uint32_t, kMaxLanes> lane_rows{};
   std::array<bool, kMaxLanes> has_pieces{};
+  std::array<std::vector<std::uint32_t>, kMaxLanes> buckets;  // of the participants, by rank
   for (ServerRank rank = 0; rank < state_.servers.size(); ++rank) {
     AttentionStepPlan server_plan = build_server(rank, barrier, in_flight.servers[rank]);
     for (const AttentionLanePlan& lane : server_plan.lanes) {
       lane_rows[lane.lane] += lane.num_rows;
       if (lane.num_rows > 0) {
         participants[lane.lane] |= ServerMask{1} << rank;
+        buckets[lane.lane].push_back(lane.row_bucket);
         has_pieces[lane.lane] = has_pieces[lane.lane] || !lane.pieces.empty();
       }
     }
@@ -44,7 +48,8 @@ StepPlan Planner::build(bool barrier) {
   plan.ffn.num_lanes = state_.num_lanes;
   for (LaneId b = 0; b < kMaxLanes; ++b) {
     if (participants[b] != 0) {
-      plan.ffn.lanes.push_back({b, participants[b], row_bucket(lane_rows[b]), use_graph(b)});
+      plan.ffn.lanes.push_back(
+          {b, participants[b], row_bucket(lane_rows[b]), use_graph(b), std::move(buckets[b])});
     }
   }
   state_.in_flight.publish();

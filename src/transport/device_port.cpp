@@ -30,7 +30,30 @@ void DevicePort::begin_epoch(Epoch /*epoch*/) {
   std::atomic_ref(*abort_word_).store(0, std::memory_order_release);
 }
 
-void DevicePort::abort() { std::atomic_ref(*abort_word_).store(1, std::memory_order_release); }
+void DevicePort::abort() {
+  if (abort_word_ != nullptr) {  // else nothing was enqueued yet
+    std::atomic_ref(*abort_word_).store(1, std::memory_order_release);
+  }
+}
+
+// The peers' kernels store into windows by themselves: nothing is left for the host to do.
+Status DevicePort::send_dispatch(const layout::LaneHop& /*hop*/, std::uint32_t /*bucket*/,
+                                 device::CudaStream /*stream*/) {
+  return Status::ok();
+}
+Status DevicePort::receive_dispatch(const layout::LaneHop& /*hop*/, const FfnLanePlan& /*plan*/,
+                                    device::CudaStream /*stream*/) {
+  return Status::ok();
+}
+Status DevicePort::send_combine(const layout::LaneHop& /*hop*/, const FfnLanePlan& /*plan*/,
+                                device::CudaStream /*stream*/) {
+  return Status::ok();
+}
+Status DevicePort::receive_combine(const layout::LaneHop& /*hop*/, std::uint32_t /*bucket*/,
+                                   device::CudaStream /*stream*/) {
+  return Status::ok();
+}
+Status DevicePort::health() { return Status::ok(); }
 
 InprocDeviceFabric::InprocDeviceFabric(const device::CudaDevice& device, const WindowShape& shape,
                                        std::uint32_t num_attention, std::uint32_t num_ffn) {

@@ -138,6 +138,7 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
   std::array<ServerMask, kMaxLanes> with_rows{};
   std::array<std::uint32_t, kMaxLanes> rows{};
   std::array<bool, kMaxLanes> pieces{};
+  std::array<std::vector<std::uint32_t>, kMaxLanes> buckets;
   for (const auto& [rank, server] : plan.attention) {
     expect(server.epoch == plan.epoch && server.step == plan.step, "server plan of another step");
     expect(server.num_lanes == plan.ffn.num_lanes, "servers disagree on the number of lanes");
@@ -147,6 +148,7 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
         expect(lane.row_bucket >= lane.num_rows, "bucket smaller than its rows");
         with_rows[lane.lane] |= ServerMask{1} << rank;
         rows[lane.lane] += lane.num_rows;
+        buckets[lane.lane].push_back(lane.row_bucket);
         pieces[lane.lane] = pieces[lane.lane] || !lane.pieces.empty();
       }
     }
@@ -160,6 +162,8 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
                plan.ffn.lanes[next].participants == with_rows[b] &&
                plan.ffn.lanes[next].row_bucket >= rows[b],
            "the FFN plan does not list the lane's participants");
+    expect(plan.ffn.lanes[next].participant_buckets == buckets[b],
+           "the FFN plan has other buckets than its participants");
     expect(plan.ffn.lanes[next].use_graph == (options_.use_graphs && !pieces[b]),
            "graphs serve lanes of decode rows alone, and these always");
     ++next;

@@ -123,7 +123,7 @@ class Generator {
   FfnStepPlan ffn_plan() {
     return {word(), long_word(), word(), 1 + below(kMaxLanes),
             lanes<FfnLanePlan>([this](LaneId lane) {
-              return FfnLanePlan{lane, long_word(), word(), coin()};
+              return FfnLanePlan{lane, long_word(), word(), coin(), words(kMaxServers)};
             })};
   }
 

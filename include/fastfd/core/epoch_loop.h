@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -100,7 +101,7 @@ class EpochLoop {
     plans_.clear();
   }
 
-  /// Ends the epoch with `why` from outside of `serve`: take returns nullopt from now on, and the
+  /// Ends the epoch with `why` from outside of `serve`, which sees it as abandoned; the
   /// epoch's status is `why` unless `serve` has one of its own. The first one counts; none does
   /// once the epoch is over.
   void fail(Status why) {
@@ -110,6 +111,7 @@ class EpochLoop {
         return;
       }
       failed_ = std::move(why);
+      abort_.store(true);
     }
     changed_.notify_all();
   }
@@ -126,6 +128,15 @@ class EpochLoop {
     std::optional<Plan> plan(std::move(plans_.front()));
     plans_.pop_front();
     return plan;
+  }
+
+  /// The next plan; nullopt if none came in time or the epoch is over (aborted()).
+  std::optional<Plan> take_within(std::chrono::milliseconds timeout) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, timeout, [this] { return !active_ || failed_ || !plans_.empty(); });
+    }
+    return take(/*block=*/false);
   }
 
   Epoch epoch() const { return epoch_; }

@@ -125,6 +125,9 @@ struct FfnLanePlan {
   ServerMask participants = 0;   ///< attention servers that send in every layer, rows or none
   std::uint32_t row_bucket = 0;  ///< sum over participants, rounded up
   bool use_graph = false;
+  /// AttentionLanePlan::row_bucket of each participant, ascending rank: how long each one's
+  /// messages are where both ends must know that before they meet (transport nccl).
+  std::vector<std::uint32_t> participant_buckets{};
   friend bool operator==(const FfnLanePlan&, const FfnLanePlan&) = default;
 };
 
