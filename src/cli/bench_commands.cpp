@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "cli/option_values.h"
 #include "fastfd/bench/serve_bench.h"
 #include "fastfd/cluster/offline_bench.h"
@@ -132,6 +133,7 @@ void add_serve(CLI::App& bench, Action& action) {
 
 struct OfflineArguments {
   std::string file;
+  ModelArguments model;
   cluster::OfflineBenchOptions options;
 };
 
@@ -153,12 +155,14 @@ void add_offline(CLI::App& bench, Action& action) {
   command->add_option("--repeat", options.repeat, "Runs; the median is reported")
       ->check(whole_number(1, 10'000))
       ->capture_default_str();
+  add_model_options(*command, arguments->model);
   command->add_flag("--colocated", options.colocated,
                     "Attention and FFN take turns on one thread: the baseline");
   command->add_flag("--json", options.json, "Print JSON instead of the table");
   command->callback([&action, arguments] {
     action = [arguments] {
-      const auto config = config::load_cluster_file(arguments->file);
+      auto config = config::load_cluster_file(arguments->file);
+      arguments->model.apply_to(config.model);
       init_logging("bench", config.log_level == "info" ? "warn" : config.log_level);
       return cluster::run_offline_bench(config, arguments->options);
     };

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/host_port.h"
+#include "cli/model_options.h"
 #include "cli/option_values.h"
 #include "fastfd/cluster/blueprint.h"
 #include "fastfd/cluster/roles.h"
@@ -23,6 +24,7 @@ struct LaunchArguments {
   std::string control;
   std::string log_level;
   std::optional<double> drain_s;
+  ModelArguments model;
   bool print_config = false;
 };
 
@@ -41,6 +43,7 @@ void add_options(CLI::App& command, LaunchArguments& arguments) {
                   "faults.drain_timeout_ms")
       ->check(number(LowEnd::kFrom, 0, 86'400))
       ->type_name("SECONDS");
+  add_model_options(command, arguments.model);
   command.add_flag("--print-config", arguments.print_config,
                    "Print the effective configuration and start nothing");
 }
@@ -59,6 +62,7 @@ config::ClusterConfig with_overrides(config::ClusterConfig config,
   if (arguments.drain_s) {
     config.faults.drain_timeout_ms = static_cast<std::uint32_t>(*arguments.drain_s * 1000);
   }
+  arguments.model.apply_to(config.model);
   // Values from the command line obey the rules of the file as well.
   const std::filesystem::path source = config.source;
   config = config::parse_cluster_text(config::to_yaml(config), "effective configuration");

@@ -9,6 +9,12 @@
 namespace fastfd::cluster {
 namespace {
 
+model::LoadOptions load_options(const config::ModelConfig& config) {
+  return {.format = config.load_format,
+          .num_layers = config.num_layers,
+          .expert_dtype = config.quantization == "fp8" ? DType::kFloat8E4M3 : DType::kBFloat16};
+}
+
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 // Of one server: what it receives into, and with nccl what it sends from.
@@ -47,8 +53,10 @@ void require_devices(const config::ClusterConfig& config) {
 }
 
 Blueprint::Blueprint(config::ClusterConfig config)
-    : config_(std::move(config)), spec_(model::load_model_spec(config_.model.path)) {
+    : config_(std::move(config)),
+      spec_(model::load_model_spec(config_.model.path, load_options(config_.model))) {
   require_devices(config_);
+  refuse_fp8_on_cpu();
   if (config_.model.max_model_len > spec_.max_positions) {
     throw config::ConfigError(
         fmt::format("{}: model.max_model_len: {} is more than the {} positions the model was made "
@@ -68,6 +76,16 @@ Blueprint::Blueprint(config::ClusterConfig config)
   refuse_what_does_not_fit();
   if (auto status = transport::validate(window_shape()); !status) {
     throw config::ConfigError(config_.source.string() + ": " + status.message());
+  }
+}
+
+void Blueprint::refuse_fp8_on_cpu() const {
+  if (spec_.load.expert_dtype == DType::kFloat8E4M3 &&
+      !(config_.attention.device.is_cuda && config_.ffn.device.is_cuda)) {
+    throw config::ConfigError(
+        fmt::format("{}: model.quantization: fp8 needs both pools on GPUs; say device: cuda:0 for "
+                    "attention and ffn, or quantization: none",
+                    config_.source.string()));
   }
 }
 
@@ -124,13 +142,18 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
 }
 
 transport::WindowShape Blueprint::window_shape() const {
+  // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here. FP8
+  // experts multiply FP8 rows.
+  DType dispatch_dtype =
+      config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+  if (spec_.load.expert_dtype == DType::kFloat8E4M3) {
+    dispatch_dtype = DType::kFloat8E4M3;
+  }
   return {.max_lane_rows = config_.max_lane_rows(),
           .hidden_dim = spec_.hidden_dim,
           .max_routes_per_row = spec_.experts_per_token,
           .num_layers = spec_.num_layers,
-          // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
-          .dispatch_dtype =
-              config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16,
+          .dispatch_dtype = dispatch_dtype,
           .combine_dtype = config_.transport.combine_dtype};
 }
 

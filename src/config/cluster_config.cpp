@@ -57,6 +57,9 @@ void read_model(Section section, ModelConfig& model, AutoValues& autos) {
       {{"auto", std::nullopt}, {"bf16", Precision::kBFloat16}, {"float32", Precision::kFloat32}});
   section.read("max_model_len", model.max_model_len, {0, 1U << 24});
   section.read("served_name", model.served_name);
+  section.read_choice<LoadFormat>("load_format", model.load_format,
+                                  {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}});
+  section.read("num_layers", model.num_layers, {0, 1024});
   section.finish();
 }
 

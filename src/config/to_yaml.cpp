@@ -73,6 +73,8 @@ std::string to_yaml(const ClusterConfig& config) {
   if (!config.model.served_name.empty()) {
     emit_text(out, "served_name", config.model.served_name);
   }
+  emit(out, "load_format", to_string(config.model.load_format));
+  emit(out, "num_layers", config.model.num_layers);
   out << YAML::EndMap;
 
   begin(out, "coordinator");

@@ -1,5 +1,6 @@
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/ids.h"
+#include "fastfd/core/load_format.h"
 #include "fastfd/core/request.h"
 
 namespace fastfd {
@@ -20,6 +21,10 @@ const char* to_string(DType dtype) {
 
 const char* to_string(Precision precision) {
   return precision == Precision::kFloat32 ? "float32" : "bf16";
+}
+
+const char* to_string(LoadFormat format) {
+  return format == LoadFormat::kDummy ? "dummy" : "auto";
 }
 
 const char* to_string(Role role) {

@@ -42,7 +42,7 @@ DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
 }  // namespace
 
 GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& options,
-                         const model::ModelSpec& spec, std::uint32_t num_experts)
+                         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights)
     : num_layers(spec.num_layers),
       stream(gpu.make_stream()),
       staging_bytes(
@@ -52,7 +52,7 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
       progress(gpu.device(), sizeof(std::uint64_t)) {
   const device::CudaDevice& device = gpu.device();
   const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
-  const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
+  const std::size_t routes = tokens * std::min(spec.experts_per_token, weights.num_experts);
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
     done.emplace_back(device, device::EventOptions{.sleeps = true});
   }
@@ -61,7 +61,7 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
   control = array<layout::LaneControl>(device, 1);
   ready = array<std::uint32_t>(device, 1);
   ctas_done = array<std::uint32_t>(device, 1);
-  expert_begin = array<std::uint32_t>(device, num_experts + 1);
+  expert_begin = array<std::uint32_t>(device, weights.num_experts + 1);
   route_tokens = array<std::uint32_t>(device, routes);
   route_weights = array<float>(device, routes);
   num_tokens = array<std::uint32_t>(device, 1);
@@ -70,7 +70,12 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
   token_rows = array<const void*>(device, tokens);
   token_sources = array<cuda::TokenSource>(device, tokens);
   peer_rows = array<std::uint32_t>(device, options.num_attention_servers);
-  hidden = array<bf16>(device, routes * spec.expert_intermediate_dim);
+  hidden =
+      array<std::byte>(device, routes * spec.expert_intermediate_dim * dtype_bytes(weights.dtype));
+  if (weights.dtype == DType::kFloat8E4M3) {
+    hidden_scales =
+        array<float>(device, routes * spec.expert_intermediate_dim / layout::kScaleGroup);
+  }
   outputs = array<std::byte>(
       device, routes * spec.hidden_dim * dtype_bytes(route_output_dtype(options.combine_dtype)));
 }
@@ -120,8 +125,14 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
       dispatch_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
       combine_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
       epoch_upload_(gpu.device(), 2 * dispatch_windows_.num_bytes() + sizeof(kWaitLimitNs)) {
+  if (options.dispatch_dtype != weights_->dtype) {
+    throw device::DeviceError(fmt::format(
+        "FFN server {}: rows are dispatched in {}, but the experts are {}; dispatch in the type of "
+        "the experts",
+        options.rank, to_string(options.dispatch_dtype), to_string(weights_->dtype)));
+  }
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(gpu, options, spec, weights_->num_experts));
+    lanes_.push_back(std::make_unique<Lane>(gpu, options, spec, *weights_));
   }
   capture_graphs();
 }
@@ -219,16 +230,16 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
                                  .abort = abort},
                                 lane.stream.handle());
   }
-  const auto& layer = weights_->layers[hop.layer];
   const cuda::ExpertFfnParams experts{
       .num_experts = weights_->num_experts,
       .hidden_dim = spec_.hidden_dim,
       .intermediate_dim = spec_.expert_intermediate_dim,
       .max_routes = max_routes,
       .routes = tables.expert_routes(),
-      .weights = {.dtype = DType::kBFloat16, .gate_up = layer.gate_up, .down = layer.down},
+      .weights = weights_->layers[hop.layer],
       .token_rows = lane.token_rows.as<const void*>(),
       .hidden = lane.hidden.data(),
+      .hidden_scales = lane.hidden_scales.as<float>(),
       .route_outputs = lane.outputs.data(),
       .output_dtype = route_output_dtype_,
       .num_ctas = gpu_.is_whole() ? 0 : static_cast<int>(gpu_.num_sms())};

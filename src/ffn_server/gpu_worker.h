@@ -22,7 +22,8 @@ namespace fastfd::ffn_server {
 /// weighted partial sums and the answer. Loop thread only.
 class GpuFfnWorker {
  public:
-  /// Captures the graphs of all lanes: only while no kernel waits on this GPU.
+  /// Captures the graphs of all lanes: only while no kernel waits on this GPU. Throws DeviceError;
+  /// also if rows don't arrive in the experts' type, which is what the kernels multiply.
   GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
                std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu);
 
@@ -57,7 +58,7 @@ class GpuFfnWorker {
 
   struct Lane {
     Lane(const device::GpuPart& gpu, const FfnServerOptions& options, const model::ModelSpec& spec,
-         std::uint32_t num_experts);
+         const model::DeviceFfnWeights& weights);
 
     // What one step uploads and leaves behind, in pinned memory.
     struct Staging {
@@ -81,7 +82,7 @@ class GpuFfnWorker {
     device::DeviceBuffer control, ready, ctas_done;
     device::DeviceBuffer expert_begin, route_tokens, route_weights, num_tokens;
     device::DeviceBuffer token_route_begin, token_routes, token_rows, token_sources, peer_rows;
-    device::DeviceBuffer hidden, outputs;
+    device::DeviceBuffer hidden, hidden_scales, outputs;
     std::map<std::uint32_t, device::DeviceGraph> graphs;  // by bucket
 
     kernels::cuda::RouteTables tables() const;

@@ -10,6 +10,7 @@
 #include "fastfd/model/model.h"
 #include "fastfd/model/safetensors.h"
 #include "model/hf_config.h"
+#include "model/tensor_source.h"
 
 namespace fastfd::model {
 
@@ -27,20 +28,19 @@ class Architecture {
   /// Every tensor that any server will need is there with the right shape and a readable type.
   virtual void check_tensors(const Checkpoint& checkpoint, const ModelSpec& spec) const = 0;
 
-  virtual AttentionWeights load_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
+  virtual AttentionWeights load_attention(const TensorSource& source, const ModelSpec& spec,
                                           LoadReport* report) const = 0;
 
   /// `experts`: global ids, ascending.
-  virtual FfnWeights load_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+  virtual FfnWeights load_ffn(const TensorSource& source, const ModelSpec& spec,
                               const std::vector<std::uint32_t>& experts,
                               LoadReport* report) const = 0;
 
   /// The same in GPU memory.
-  virtual DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint,
-                                                  const ModelSpec& spec,
+  virtual DeviceAttentionWeights upload_attention(const TensorSource& source, const ModelSpec& spec,
                                                   const device::CudaDevice& device,
                                                   LoadReport* report) const = 0;
-  virtual DeviceFfnWeights upload_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+  virtual DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
                                       const std::vector<std::uint32_t>& experts,
                                       const device::CudaDevice& device,
                                       LoadReport* report) const = 0;

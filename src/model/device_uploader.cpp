@@ -12,7 +12,7 @@ constexpr std::size_t kAlignment = 256;
 
 void require(const Status& status) {
   if (!status) {
-    throw device::DeviceError("copying weights to the GPU: " + status.message());
+    throw device::DeviceError("putting weights on the GPU: " + status.message());
   }
 }
 
@@ -40,6 +40,11 @@ void DeviceUploader::copy_bytes(std::byte* to, const std::byte* from, std::size_
     require(stream_.synchronize());
     done += now;
   }
+}
+
+std::vector<device::DeviceBuffer> DeviceUploader::take() {
+  require(stream_.synchronize());
+  return std::move(blocks_);
 }
 
 }  // namespace fastfd::model

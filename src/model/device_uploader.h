@@ -13,7 +13,7 @@ class DeviceUploader {
  public:
   explicit DeviceUploader(const device::CudaDevice& device);
 
-  /// Room for `count` elements, aligned to 256 bytes; fill it with copy().
+  /// Room for `count` elements, aligned to 256 bytes; fill it with copy() or on stream().
   template <typename T>
   T* reserve(std::size_t count) {
     return reinterpret_cast<T*>(reserve_bytes(count * sizeof(T)));
@@ -30,8 +30,11 @@ class DeviceUploader {
     return to;
   }
 
-  /// All memory handed out; the uploader is done.
-  std::vector<device::DeviceBuffer> take() { return std::move(blocks_); }
+  /// What kernels that write into the memory run on, in order with the copies.
+  device::CudaStream stream() const { return stream_.handle(); }
+
+  /// All memory handed out, once everything is in it; the uploader is done.
+  std::vector<device::DeviceBuffer> take();
 
  private:
   std::byte* reserve_bytes(std::size_t num_bytes);

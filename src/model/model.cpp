@@ -6,38 +6,15 @@
 #include <string_view>
 
 #include "model/architecture.h"
+#include "model/fingerprint.h"
 #include "model/hf_config.h"
 #include "model/safetensors_header.h"
+#include "model/tensor_source.h"
 
 namespace fastfd::model {
 namespace {
 
-/// FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
-class Fingerprint {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) {
-      add_byte(static_cast<unsigned char>(c));
-    }
-    add_byte(0);  // "ab", "c" is not "a", "bc"
-  }
-  /// Byte by byte, so that the machine's byte order has no part in it.
-  void add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      add_byte(static_cast<unsigned char>(number >> shift));
-    }
-  }
-  std::uint64_t value() const { return value_; }
-
- private:
-  void add_byte(unsigned char byte) { value_ = (value_ ^ byte) * 0x100000001b3ULL; }
-
-  std::uint64_t value_ = 0xcbf29ce484222325ULL;
-};
-
-std::uint64_t fingerprint(const HfConfig& config, const Checkpoint& checkpoint) {
-  Fingerprint digest;
-  digest.add(config.text());
+void add_tensors(const Checkpoint& checkpoint, Fingerprint& digest) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     digest.add(name);
     digest.add(to_string(tensor.dtype));
@@ -50,7 +27,6 @@ std::uint64_t fingerprint(const HfConfig& config, const Checkpoint& checkpoint) 
     // Two fine-tunes of one model differ in nothing else.
     digest.add(checkpoint.sample(tensor));
   }
-  return digest.value();
 }
 
 std::string read_architecture_name(const HfConfig& config) {
@@ -81,11 +57,26 @@ void refuse_quantization(const HfConfig& config) {
   }
 }
 
+/// After the checkpoint was checked, which still has them all.
+void cut_layers(const HfConfig& config, std::uint32_t num_layers, ModelSpec& spec,
+                Fingerprint& digest) {
+  if (num_layers > spec.num_layers) {
+    config.fail(
+        "num_hidden_layers",
+        fmt::format("is {}, but num_layers asks for the first {}", spec.num_layers, num_layers),
+        fmt::format("use at most {}, or 0 for all", spec.num_layers));
+  }
+  if (num_layers != 0 && num_layers != spec.num_layers) {
+    spec.num_layers = num_layers;
+    digest.add(num_layers);
+  }
+}
+
 std::size_t num_bytes_of(const std::vector<float>& values) { return values.size() * sizeof(float); }
 
 }  // namespace
 
-ModelSpec load_model_spec(const std::filesystem::path& model_dir) {
+ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOptions& options) {
   const HfConfig config = HfConfig::read_file(model_dir / "config.json");
   const std::string name = read_architecture_name(config);
   const Architecture& architecture =
@@ -93,11 +84,21 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir) {
   refuse_quantization(config);
   ModelSpec spec;
   spec.architecture = name;
+  spec.load = options;
   architecture.read_config(config, spec);
   read_generation_config(model_dir, config, spec);
-  const Checkpoint checkpoint = Checkpoint::open(model_dir);
-  architecture.check_tensors(checkpoint, spec);
-  spec.fingerprint = fingerprint(config, checkpoint);
+  Fingerprint digest;
+  digest.add(config.text());
+  if (options.format == LoadFormat::kDummy) {
+    digest.add("dummy");
+    digest.add(options.dummy_seed);
+  } else {
+    const Checkpoint checkpoint = Checkpoint::open(model_dir);
+    architecture.check_tensors(checkpoint, spec);
+    add_tensors(checkpoint, digest);
+  }
+  cut_layers(config, options.num_layers, spec, digest);
+  spec.fingerprint = digest.value();
   return spec;
 }
 
@@ -105,7 +106,7 @@ AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
                                         const ModelSpec& spec, LoadReport* report) {
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.load_attention(Checkpoint::open(model_dir), spec, report);
+  return architecture.load_attention(*open_tensor_source(model_dir, spec), spec, report);
 }
 
 namespace {
@@ -135,10 +136,16 @@ FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelS
                             const ExpertPlacement& placement, ServerRank ffn_rank,
                             LoadReport* report) {
   require_placement(model_dir, spec, placement, ffn_rank);
+  if (spec.load.expert_dtype != DType::kBFloat16) {
+    throw ModelError(
+        fmt::format("{}: experts in {} need a GPU; use quantization none, or FFN "
+                    "servers with device cuda",
+                    model_dir.string(), to_string(spec.load.expert_dtype)));
+  }
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.load_ffn(Checkpoint::open(model_dir), spec, placement.experts_of(ffn_rank),
-                               report);
+  return architecture.load_ffn(*open_tensor_source(model_dir, spec), spec,
+                               placement.experts_of(ffn_rank), report);
 }
 
 DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& model_dir,
@@ -147,7 +154,7 @@ DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& mod
                                                 LoadReport* report) {
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.upload_attention(Checkpoint::open(model_dir), spec, device, report);
+  return architecture.upload_attention(*open_tensor_source(model_dir, spec), spec, device, report);
 }
 
 DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
@@ -156,8 +163,8 @@ DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, cons
   require_placement(model_dir, spec, placement, ffn_rank);
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.upload_ffn(Checkpoint::open(model_dir), spec, placement.experts_of(ffn_rank),
-                                 device, report);
+  return architecture.upload_ffn(*open_tensor_source(model_dir, spec), spec,
+                                 placement.experts_of(ffn_rank), device, report);
 }
 
 std::size_t DeviceAttentionWeights::num_bytes() const { return num_bytes_of(memory); }

@@ -86,9 +86,9 @@ class Qwen3Moe final : public Architecture {
     }
   }
 
-  AttentionWeights load_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
+  AttentionWeights load_attention(const TensorSource& source, const ModelSpec& spec,
                                   LoadReport* report) const override {
-    WeightReader reader(checkpoint, report);
+    WeightReader reader(source, report);
     device::HostArena arena;
     AttentionWeights weights;
     reader.read_matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_dim,
@@ -107,10 +107,10 @@ class Qwen3Moe final : public Architecture {
     return weights;
   }
 
-  FfnWeights load_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+  FfnWeights load_ffn(const TensorSource& source, const ModelSpec& spec,
                       const std::vector<std::uint32_t>& experts,
                       LoadReport* report) const override {
-    WeightReader reader(checkpoint, report);
+    WeightReader reader(source, report);
     const std::uint64_t hidden = spec.hidden_dim;
     const std::uint64_t intermediate = spec.expert_intermediate_dim;
     std::vector<bf16> gate;
@@ -132,16 +132,16 @@ class Qwen3Moe final : public Architecture {
     return weights;
   }
 
-  DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
+  DeviceAttentionWeights upload_attention(const TensorSource& source, const ModelSpec& spec,
                                           const device::CudaDevice& device,
                                           LoadReport* report) const override {
-    return qwen3_moe::upload_attention(checkpoint, spec, device, report);
+    return qwen3_moe::upload_attention(source, spec, device, report);
   }
 
-  DeviceFfnWeights upload_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+  DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
                               const std::vector<std::uint32_t>& experts,
                               const device::CudaDevice& device, LoadReport* report) const override {
-    return qwen3_moe::upload_ffn(checkpoint, spec, experts, device, report);
+    return qwen3_moe::upload_ffn(source, spec, experts, device, report);
   }
 
  private:

@@ -1,40 +1,15 @@
 #include "model/qwen3_moe_device.h"
 
-#include "model/device_uploader.h"
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kernels/quantize/op.h"
+#include "model/matrix_uploader.h"
 #include "model/qwen3_moe_names.h"
-#include "model/weight_reader.h"
 
 namespace fastfd::model::qwen3_moe {
 namespace {
-
-/// Reads matrices one after the other through one host buffer.
-class MatrixUploader {
- public:
-  MatrixUploader(const Checkpoint& checkpoint, LoadReport* report, DeviceUploader& uploader)
-      : reader_(checkpoint, report), uploader_(uploader) {}
-
-  WeightReader& reader() { return reader_; }
-
-  const float* vector(const std::string& name, std::uint64_t dim) {
-    return uploader_.put(reader_.read_vector(name, dim));
-  }
-  const bf16* matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    bf16* to = uploader_.reserve<bf16>(rows * cols);
-    into(to, name, rows, cols);
-    return to;
-  }
-  /// Writes a matrix where there is room already; returns the end.
-  bf16* into(bf16* to, const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    reader_.read_matrix(name, rows, cols, host_);
-    uploader_.copy(to, host_.data(), host_.size());
-    return to + host_.size();
-  }
-
- private:
-  WeightReader reader_;
-  DeviceUploader& uploader_;
-  std::vector<bf16> host_;
-};
 
 DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uploader,
                                   const ModelSpec& spec, std::uint32_t layer) {
@@ -56,12 +31,83 @@ DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uplo
   return weights;
 }
 
+/// An expert's gate rows, then its up rows, to `gate_up`, and the third matrix to `down`.
+void put_expert(MatrixUploader& matrices, const ModelSpec& spec, std::uint32_t layer,
+                std::uint32_t expert, bf16* gate_up, bf16* down) {
+  const std::uint64_t hidden = spec.hidden_dim;
+  const std::uint64_t intermediate = spec.expert_intermediate_dim;
+  bf16* up = matrices.into(gate_up, expert_name(layer, expert, "gate_proj"), intermediate, hidden);
+  matrices.into(up, expert_name(layer, expert, "up_proj"), intermediate, hidden);
+  matrices.into(down, expert_name(layer, expert, "down_proj"), hidden, intermediate);
+}
+
+DeviceFfnLayer upload_experts(MatrixUploader& matrices, DeviceUploader& uploader,
+                              const ModelSpec& spec, const std::vector<std::uint32_t>& experts,
+                              std::uint32_t layer) {
+  const std::size_t down_count = std::size_t{spec.hidden_dim} * spec.expert_intermediate_dim;
+  bf16* gate_up = uploader.reserve<bf16>(experts.size() * 2 * down_count);
+  bf16* down = uploader.reserve<bf16>(experts.size() * down_count);
+  const DeviceFfnLayer weights{.dtype = DType::kBFloat16, .gate_up = gate_up, .down = down};
+  for (const std::uint32_t expert : experts) {
+    put_expert(matrices, spec, layer, expert, gate_up, down);
+    gate_up += 2 * down_count;
+    down += down_count;
+  }
+  return weights;
+}
+
+/// `staging`: GPU memory for one expert in bf16, all that is ever there of them.
+DeviceFfnLayer quantize_experts(MatrixUploader& matrices, DeviceUploader& uploader,
+                                const ModelSpec& spec, const std::vector<std::uint32_t>& experts,
+                                std::uint32_t layer, bf16* staging) {
+  const std::uint64_t hidden = spec.hidden_dim;
+  const std::uint64_t intermediate = spec.expert_intermediate_dim;
+  const std::size_t down_count = hidden * intermediate;
+  const std::size_t down_scale_count =
+      down_count / (kernels::kQuantizeBlock * kernels::kQuantizeBlock);
+  auto* gate_up = uploader.reserve<std::uint8_t>(experts.size() * 2 * down_count);
+  auto* down = uploader.reserve<std::uint8_t>(experts.size() * down_count);
+  auto* gate_up_scales = uploader.reserve<float>(experts.size() * 2 * down_scale_count);
+  auto* down_scales = uploader.reserve<float>(experts.size() * down_scale_count);
+  const DeviceFfnLayer weights{.dtype = DType::kFloat8E4M3,
+                               .gate_up = gate_up,
+                               .down = down,
+                               .gate_up_scales = gate_up_scales,
+                               .down_scales = down_scales};
+  bf16* staged_down = staging + 2 * down_count;
+  for (const std::uint32_t expert : experts) {
+    put_expert(matrices, spec, layer, expert, staging, staged_down);
+    matrices.quantize(staging, 2 * intermediate, hidden, gate_up, gate_up_scales);
+    matrices.quantize(staged_down, hidden, intermediate, down, down_scales);
+    gate_up += 2 * down_count;
+    down += down_count;
+    gate_up_scales += 2 * down_scale_count;
+    down_scales += down_scale_count;
+  }
+  return weights;
+}
+
+/// Gate and up rows must not share a block.
+void require_whole_blocks(const ModelSpec& spec) {
+  for (const auto& [name, dim] :
+       {std::pair{"hidden_size", spec.hidden_dim},
+        std::pair{"moe_intermediate_size", spec.expert_intermediate_dim}}) {
+    if (dim % kernels::kQuantizeBlock != 0) {
+      throw ModelError(
+          fmt::format("config.json: {}: {} is no multiple of {}, so that the experts can't be "
+                      "quantised to FP8; "
+                      "use model.quantization: none",
+                      name, dim, kernels::kQuantizeBlock));
+    }
+  }
+}
+
 }  // namespace
 
-DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint, const ModelSpec& spec,
+DeviceAttentionWeights upload_attention(const TensorSource& source, const ModelSpec& spec,
                                         const device::CudaDevice& device, LoadReport* report) {
   DeviceUploader uploader(device);
-  MatrixUploader matrices(checkpoint, report, uploader);
+  MatrixUploader matrices(source, report, uploader);
   DeviceAttentionWeights weights;
   weights.embedding =
       matrices.matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_dim);
@@ -76,27 +122,29 @@ DeviceAttentionWeights upload_attention(const Checkpoint& checkpoint, const Mode
   return weights;
 }
 
-DeviceFfnWeights upload_ffn(const Checkpoint& checkpoint, const ModelSpec& spec,
+DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
                             const std::vector<std::uint32_t>& experts,
                             const device::CudaDevice& device, LoadReport* report) {
   DeviceUploader uploader(device);
-  MatrixUploader matrices(checkpoint, report, uploader);
-  const std::uint64_t hidden = spec.hidden_dim;
-  const std::uint64_t intermediate = spec.expert_intermediate_dim;
+  MatrixUploader matrices(source, report, uploader);
   DeviceFfnWeights weights;
   weights.num_experts = static_cast<std::uint32_t>(experts.size());
-  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-    bf16* gate_up = uploader.reserve<bf16>(experts.size() * 2 * intermediate * hidden);
-    bf16* down = uploader.reserve<bf16>(experts.size() * hidden * intermediate);
-    weights.layers.push_back({gate_up, down});
-    for (const std::uint32_t expert : experts) {
-      gate_up =
-          matrices.into(gate_up, expert_name(layer, expert, "gate_proj"), intermediate, hidden);
-      gate_up = matrices.into(gate_up, expert_name(layer, expert, "up_proj"), intermediate, hidden);
-      down = matrices.into(down, expert_name(layer, expert, "down_proj"), hidden, intermediate);
+  weights.dtype = spec.load.expert_dtype;
+  if (weights.dtype == DType::kBFloat16) {
+    for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+      weights.layers.push_back(upload_experts(matrices, uploader, spec, experts, layer));
     }
+    weights.memory = uploader.take();
+    return weights;
   }
-  weights.memory = uploader.take();
+  require_whole_blocks(spec);
+  const device::DeviceBuffer staging(
+      device, 3 * std::size_t{spec.expert_intermediate_dim} * spec.hidden_dim * sizeof(bf16));
+  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    weights.layers.push_back(
+        quantize_experts(matrices, uploader, spec, experts, layer, staging.as<bf16>()));
+  }
+  weights.memory = uploader.take();  // and nothing reads the staging area any more
   return weights;
 }
 

@@ -4,34 +4,34 @@
 
 namespace fastfd::model {
 
-const TensorInfo& WeightReader::open(const std::string& name,
-                                     std::initializer_list<std::uint64_t> shape) {
-  const TensorInfo& tensor = checkpoint_.require(name, {shape.begin(), shape.size()});
+TensorShape WeightReader::open(const std::string& name, std::initializer_list<std::uint64_t> dims) {
+  TensorShape tensor{name, dims};
+  const std::uint64_t num_bytes = source_.require(tensor);
   if (report_ != nullptr) {
     report_->tensors.push_back(name);
-    report_->bytes_read += tensor.num_bytes;
+    report_->bytes_read += num_bytes;
   }
   return tensor;
 }
 
 std::vector<float> WeightReader::read_vector(const std::string& name, std::uint64_t dim) {
-  const TensorInfo& tensor = open(name, {dim});
+  const TensorShape tensor = open(name, {dim});
   std::vector<float> out(dim);
-  checkpoint_.read(tensor, 0, dim, out.data());
+  source_.read(tensor, 0, dim, out.data());
   return out;
 }
 
 void WeightReader::read_matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols,
                                std::vector<bf16>& out) {
-  const TensorInfo& tensor = open(name, {rows, cols});
+  const TensorShape tensor = open(name, {rows, cols});
   out.resize(rows * cols);
-  checkpoint_.read(tensor, 0, rows * cols, out.data());
+  source_.read(tensor, 0, rows * cols, out.data());
 }
 
 void WeightReader::pack(const std::string& name, std::uint64_t rows, std::uint64_t cols,
                         kernels::PackedWeights& packed, std::uint64_t first_row) {
   constexpr std::uint64_t kBlockElements = std::uint64_t{1} << 20;
-  const TensorInfo& tensor = open(name, {rows, cols});
+  const TensorShape tensor = open(name, {rows, cols});
   // Whole panels, so that a panel of `packed` is written in one go.
   constexpr auto kPanel = static_cast<std::uint64_t>(kernels::kPanelRows);
   const std::uint64_t block_rows =
@@ -40,7 +40,7 @@ void WeightReader::pack(const std::string& name, std::uint64_t rows, std::uint64
   for (std::uint64_t row = 0; row < rows; row += block_rows) {
     const std::uint64_t now = std::min(block_rows, rows - row);
     block_.resize(now * cols);
-    checkpoint_.read(tensor, row * cols, now * cols, block_.data());
+    source_.read(tensor, row * cols, now * cols, block_.data());
     packed.pack_rows(static_cast<std::int64_t>(first_row + row), static_cast<std::int64_t>(now),
                      block_.data());
   }

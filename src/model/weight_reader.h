@@ -5,16 +5,15 @@
 #include <vector>
 
 #include "fastfd/model/model.h"
-#include "fastfd/model/safetensors.h"
+#include "model/tensor_source.h"
 
 namespace fastfd::model {
 
-/// Reads named tensors of expected shapes out of a checkpoint and keeps the report of what it read.
+/// Reads named tensors of expected shapes into host memory and keeps the report of what it read.
 /// Not thread-safe; use one a thread.
 class WeightReader {
  public:
-  WeightReader(const Checkpoint& checkpoint, LoadReport* report)
-      : checkpoint_(checkpoint), report_(report) {}
+  WeightReader(const TensorSource& source, LoadReport* report) : source_(source), report_(report) {}
 
   std::vector<float> read_vector(const std::string& name, std::uint64_t dim);
 
@@ -27,10 +26,11 @@ class WeightReader {
   void pack(const std::string& name, std::uint64_t rows, std::uint64_t cols,
             kernels::PackedWeights& packed, std::uint64_t first_row = 0);
 
- private:
-  const TensorInfo& open(const std::string& name, std::initializer_list<std::uint64_t> shape);
+  /// Notes that the tensor is used; throws ModelError if it can't be had.
+  TensorShape open(const std::string& name, std::initializer_list<std::uint64_t> dims);
 
-  const Checkpoint& checkpoint_;
+ private:
+  const TensorSource& source_;
   LoadReport* report_;
   std::vector<bf16> block_;  // scratch of pack()
 };

@@ -151,6 +151,16 @@ class CliTest(unittest.TestCase):
         self.assertIn("--endpoint: 'foo' is not one of completions, chat\n", done.stderr)
         self.assert_fails(["bench", "serve", "--prompts", "x"], 2, "'x' is not one of auto, tokens")
 
+    def test_a_model_can_be_made_up_and_cut(self):
+        done = fastfd("launch", QUICKSTART, "--print-config", "--load-format", "dummy",
+                      "--num-layers", "2")
+        self.assertIn("load_format: dummy", done.stdout)
+        self.assertIn("num_layers: 2", done.stdout)
+        self.assert_fails(["bench", "offline", QUICKSTART, "--load-format", "gguf"], 2,
+                          "'gguf' is not one of auto, dummy")
+        self.assert_fails(["bench", "offline", QUICKSTART, "--num-layers", "99"], 1,
+                          "num_layers asks for the first 99")
+
     def test_launch_needs_ports_that_can_be_told(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "c.yaml")

@@ -64,7 +64,8 @@ TEST(ClusterConfigTest, KeysLeftOutGetTheDefaults) {
 TEST(ClusterConfigTest, ReadsEveryKey) {
   const auto config = parse_cluster_text(
       "model: {path: " + kModel +
-          "/, quantization: none, precision: float32, max_model_len: 64, served_name: Atlas 1}\n"
+          "/, quantization: none, precision: float32, max_model_len: 64, served_name: Atlas 1,\n"
+          "  load_format: dummy, num_layers: 3}\n"
           "coordinator: {http: '[::1]:80', control: 'example.org:81', max_queued_requests: 7}\n"
           "attention:\n"
           "  servers: 3\n"
@@ -81,7 +82,8 @@ TEST(ClusterConfigTest, ReadsEveryKey) {
       "all.yaml", kHost);
   ClusterConfig expected;
   expected.source = "all.yaml";
-  expected.model = {kModel + "/", "none", Precision::kFloat32, 64, "Atlas 1"};
+  expected.model = {kModel + "/",       "none", Precision::kFloat32, 64, "Atlas 1",
+                    LoadFormat::kDummy, 3};
   expected.coordinator = {{"::1", 80}, {"example.org", 81}, 7};
   expected.attention = {3, {}, {}, 2, {33, 8, DType::kBFloat16, false}};
   expected.ffn = {4, {}, {}, 5, 2};

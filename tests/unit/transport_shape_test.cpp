@@ -31,8 +31,13 @@ TEST(WindowShape, EachFieldThatCannotBeIsNamed) {
   EXPECT_THAT(message_of([](WindowShape& s) { s.num_layers = 0; }), HasSubstr("num_layers is 0"));
   EXPECT_THAT(message_of([](WindowShape& s) { s.hidden_dim = 0xffffffffU; }),
               HasSubstr("hidden_dim is 4294967295"));
-  EXPECT_THAT(message_of([](WindowShape& s) { s.dispatch_dtype = DType::kFloat8E4M3; }),
-              HasSubstr("dispatch_dtype is float8_e4m3"));
+  EXPECT_THAT(message_of([](WindowShape& s) { s.combine_dtype = DType::kFloat8E4M3; }),
+              HasSubstr("combine_dtype is float8_e4m3"));
+  EXPECT_THAT(message_of([](WindowShape& s) {
+                s.dispatch_dtype = DType::kFloat8E4M3;
+                s.hidden_dim = 192;
+              }),
+              HasSubstr("a hidden_dim that is a multiple of 128, not 192"));
   EXPECT_THAT(message_of([](WindowShape& s) {
                 s.max_lane_rows = 1U << 20;
                 s.hidden_dim = 1U << 17;

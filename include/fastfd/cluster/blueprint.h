@@ -17,8 +17,8 @@ void require_devices(const config::ClusterConfig& config);
 /// that coordinator, attention and FFN servers can't disagree. Immutable.
 class Blueprint {
  public:
-  /// Reads the model's config files and tensor headers. Throws model::ModelError, or
-  /// config::ConfigError where file, model and devices don't fit each other.
+  /// Reads the model's config files and tensor headers (dummy weights: config.json). Throws
+  /// model::ModelError, or config::ConfigError where file, model and devices don't fit each other.
   explicit Blueprint(config::ClusterConfig config);
 
   const config::ClusterConfig& config() const { return config_; }
@@ -40,6 +40,7 @@ class Blueprint {
   std::string describe_ffn_memory() const;
 
  private:
+  void refuse_fp8_on_cpu() const;
   void refuse_what_does_not_fit() const;
   std::size_t kv_cache_bytes() const;  ///< of one attention server
   bool uses_graphs() const;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "fastfd/core/dtype.h"
+#include "fastfd/core/load_format.h"
 
 namespace fastfd::config {
 
@@ -55,6 +56,8 @@ struct ModelConfig {
   /// Tokens, prompt + output. 0 is the model's own limit, which loading a cluster file fills in.
   std::uint32_t max_model_len = 0;
   std::string served_name;  ///< in /v1/models; a cluster file's default is the folder's name
+  LoadFormat load_format = LoadFormat::kAuto;  ///< dummy: needs no checkpoint
+  std::uint32_t num_layers = 0;  ///< the first so many only, to measure a large model's; 0: all
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 

@@ -11,6 +11,7 @@
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/device/cuda.h"
 #include "fastfd/model/model.h"
+#include "kernels/expert_ffn/op_cuda.h"
 
 namespace fastfd::model {
 
@@ -34,20 +35,18 @@ struct DeviceAttentionWeights {
 };
 
 /// The local experts of a layer, ascending global id.
-struct DeviceFfnLayer {
-  const bf16* gate_up = nullptr;  ///< [num_experts, 2 * intermediate_dim, hidden_dim]: an expert's
-                                  ///< gate rows, then its up rows
-  const bf16* down = nullptr;     ///< [num_experts, hidden_dim, intermediate_dim]
-};
+using DeviceFfnLayer = kernels::cuda::ExpertWeights;
 
 struct DeviceFfnWeights {
-  std::uint32_t num_experts = 0;  ///< of this server
+  std::uint32_t num_experts = 0;   ///< of this server
+  DType dtype = DType::kBFloat16;  ///< of all layers
   std::vector<DeviceFfnLayer> layers;
   std::vector<device::DeviceBuffer> memory;
   std::size_t num_bytes() const;
 };
 
-/// Map, convert, copy to the GPU, drop the file pages. Throws ModelError, or DeviceError if the
+/// Map, convert, copy to the GPU, drop the file pages; or, as spec.load says, let the GPU make up
+/// the weights and quantise the experts, one at a time. Throws ModelError, or DeviceError if the
 /// GPU's memory does not suffice. The calling thread's current device is `device`.
 DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& model_dir,
                                                 const ModelSpec& spec,

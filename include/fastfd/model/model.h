@@ -11,6 +11,7 @@
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/core/ids.h"
+#include "fastfd/core/load_format.h"
 #include "kernels/expert_ffn/op.h"
 #include "kernels/gemm/op.h"
 
@@ -20,6 +21,16 @@ namespace fastfd::model {
 class ModelError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// How the weights of a model come to be. Equal on all servers of a cluster.
+struct LoadOptions {
+  LoadFormat format = LoadFormat::kAuto;
+  std::uint64_t dummy_seed = 0;  ///< kDummy: other seeds give other models
+  /// Serves the first so many layers only, which measures but makes no sense; 0: all.
+  std::uint32_t num_layers = 0;
+  /// kFloat8E4M3: experts are quantised as they are loaded, by the GPU that will hold them.
+  DType expert_dtype = DType::kBFloat16;
 };
 
 /// The parts of config.json and generation_config.json that FastFD uses.
@@ -45,14 +56,15 @@ struct ModelSpec {
   float default_temperature = 1.0F;
   float default_top_p = 1.0F;
   std::int32_t default_top_k = 0;
-  /// Digest of config.json and of names, shapes, offsets and some bytes of all tensors: equal on
-  /// all servers of a cluster, compared at the handshake.
+  LoadOptions load;
+  /// Digest of config.json and of names, shapes, offsets and some bytes of all tensors (kDummy: of
+  /// the seed): equal on all servers of a cluster, compared at the handshake.
   std::uint64_t fingerprint = 0;
 };
 
 /// Reads config files and tensor headers, no tensor data, and checks that every tensor the model
-/// needs is there in the right shape. Throws ModelError.
-ModelSpec load_model_spec(const std::filesystem::path& model_dir);
+/// needs is there in the right shape. kDummy: needs config.json alone. Throws ModelError.
+ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOptions& options = {});
 
 struct AttentionLayerWeights {
   std::vector<float> input_norm;      ///< [hidden_dim]
@@ -78,14 +90,15 @@ struct FfnWeights {
   std::size_t num_bytes() const;
 };
 
-/// The tensors whose data was read, for tests and logs.
+/// The tensors whose data was read or made up, for tests and logs.
 struct LoadReport {
   std::vector<std::string> tensors;
   std::uint64_t bytes_read = 0;  ///< of the checkpoint's files, headers not counted
 };
 
-/// Map, pack, drop the file pages. Throws ModelError (missing tensor, wrong shape or dtype,
-/// truncated file, ...). May be called from several threads for different results.
+/// Map (or make up, as spec.load says), pack, drop the file pages. Throws ModelError (missing
+/// tensor, wrong shape or dtype, truncated file, ...). May be called from several threads for
+/// different results.
 AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
                                         const ModelSpec& spec, LoadReport* report = nullptr);
 FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,

@@ -1,0 +1,25 @@
+#include "cli/model_options.h"
+
+#include "cli/option_values.h"
+
+namespace fastfd::cli {
+
+void ModelArguments::apply_to(config::ModelConfig& model) const {
+  model.load_format = load_format.value_or(model.load_format);
+  model.num_layers = num_layers.value_or(model.num_layers);
+}
+
+void add_model_options(CLI::App& command, ModelArguments& arguments) {
+  command
+      .add_option("--load-format", arguments.load_format,
+                  "auto: the checkpoint; dummy: random weights in the shapes of config.json, "
+                  "instead of model.load_format")
+      ->type_name("FORMAT")
+      ->transform(one_of<LoadFormat>({{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}}));
+  command
+      .add_option("--num-layers", arguments.num_layers,
+                  "Run the model's first so many layers only, to measure; 0: all")
+      ->check(whole_number(0, 1024));
+}
+
+}  // namespace fastfd::cli

@@ -1,0 +1,94 @@
+#include "model/tensor_source.h"
+
+#include <cmath>
+#include <vector>
+
+#include "model/fingerprint.h"
+
+namespace fastfd::model {
+namespace {
+
+class CheckpointSource final : public TensorSource {
+ public:
+  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  std::uint64_t require(const TensorShape& tensor) const override { return find(tensor).num_bytes; }
+  void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+            bf16* out) const override {
+    checkpoint_.read(find(tensor), first, count, out);
+  }
+  void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+            float* out) const override {
+    checkpoint_.read(find(tensor), first, count, out);
+  }
+
+ private:
+  const TensorInfo& find(const TensorShape& tensor) const {
+    return checkpoint_.require(tensor.name, tensor.dims);
+  }
+
+  Checkpoint checkpoint_;
+};
+
+/// Weights that keep activations near 1 in every layer: matrices of standard deviation
+/// 1 / sqrt(columns), vectors (norm weights) near 1. A tensor's values depend on seed and name
+/// alone.
+class DummySource final : public TensorSource {
+ public:
+  explicit DummySource(std::uint64_t seed) : seed_(seed) {}
+
+  std::uint64_t require(const TensorShape& /*tensor*/) const override { return 0; }
+
+  void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+            bf16* out) const override {
+    auto params = *recipe(tensor);
+    params.first = first;
+    params.count = count;
+    params.out = out;
+    kernels::random_fill(params);
+    for (std::uint64_t i = 0; is_vector(tensor) && i < count; ++i) {
+      out[i] = bf16::from_float(1.0F + out[i].to_float());
+    }
+  }
+  void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+            float* out) const override {
+    std::vector<bf16> values(count);
+    read(tensor, first, count, values.data());
+    for (std::uint64_t i = 0; i < count; ++i) {
+      out[i] = values[i].to_float();
+    }
+  }
+
+  std::optional<kernels::RandomFillParams> recipe(const TensorShape& tensor) const override {
+    constexpr float kVectorStddev = 0.1F;
+    Fingerprint key;
+    key.add(seed_);
+    key.add(tensor.name);
+    kernels::RandomFillParams params;
+    params.key = key.value();
+    params.count = 1;
+    for (const std::uint64_t dim : tensor.dims) {
+      params.count *= dim;
+    }
+    params.stddev = is_vector(tensor) ? kVectorStddev
+                                      : 1.0F / std::sqrt(static_cast<float>(tensor.dims.back()));
+    return params;
+  }
+
+ private:
+  static bool is_vector(const TensorShape& tensor) { return tensor.dims.size() == 1; }
+
+  std::uint64_t seed_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,
+                                                 const ModelSpec& spec) {
+  if (spec.load.format == LoadFormat::kDummy) {
+    return std::make_unique<DummySource>(spec.load.dummy_seed);
+  }
+  return std::make_unique<CheckpointSource>(Checkpoint::open(model_dir));
+}
+
+}  // namespace fastfd::model

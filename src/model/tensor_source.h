@@ -1,0 +1,50 @@
+#pragma once
+
+/// Where a model's tensors come from, by the names and shapes of its checkpoint: the architectures
+/// say what they need and don't know whether a file or a random generator gives it.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fastfd/model/model.h"
+#include "fastfd/model/safetensors.h"
+#include "kernels/random_fill/op.h"
+
+namespace fastfd::model {
+
+/// A tensor as the model needs it.
+struct TensorShape {
+  std::string name;
+  std::vector<std::uint64_t> dims;  ///< [dim] or [rows, cols]
+};
+
+/// Const functions may be called from any thread.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  /// Bytes of files that the tensor takes. Throws ModelError if it can't be had in this shape.
+  virtual std::uint64_t require(const TensorShape& tensor) const = 0;
+
+  /// Elements first .. first + count - 1 in row-major order; `out` has room for `count`.
+  virtual void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+                    bf16* out) const = 0;
+  virtual void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
+                    float* out) const = 0;
+
+  /// A matrix that is made up: how, so that a GPU can do it where the matrix will be. `out` is the
+  /// caller's to set.
+  virtual std::optional<kernels::RandomFillParams> recipe(const TensorShape& /*matrix*/) const {
+    return std::nullopt;
+  }
+};
+
+/// What spec.load says. Throws ModelError.
+std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,
+                                                 const ModelSpec& spec);
+
+}  // namespace fastfd::model

@@ -1,0 +1,255 @@
+// Whole clusters on the GPU against whole clusters on the CPU, on models of random weights whose
+// shapes are those of real ones: head_dim 128, many experts, wide rows.
+//
+// Random weights leave small gaps between the likeliest tokens, and experts that are chosen by
+// hair's breadth: tokens alone would say little. So log-probabilities are compared as long as the
+// tokens before them are equal, and what rounding does to them is measured on the CPU as well,
+// between float32 and bf16 activations.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "fastfd/cluster/local_cluster.h"
+#include "fastfd/core/logging.h"
+#include "fastfd/device/cuda.h"
+#include "support/collector.h"
+#include "support/tiny_checkpoint.h"
+
+namespace fastfd {
+namespace {
+
+using namespace std::chrono_literals;
+using Answers = std::vector<testing::Collector::Answer>;
+
+constexpr std::uint32_t kOutputLen = 16;
+
+test::TinyCheckpointOptions qwen_shape() {
+  test::TinyCheckpointOptions shape;
+  shape.vocab_size = 4096;
+  shape.hidden_dim = 1024;
+  shape.num_layers = 4;
+  shape.num_q_heads = 16;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 128;
+  shape.num_experts = 64;
+  shape.experts_per_token = 8;
+  shape.expert_intermediate_dim = 768;
+  shape.max_positions = 512;
+  return shape;
+}
+
+/// MiniMax-M2.5's rows, experts and query heads a KV head, in fewer of them.
+test::TinyCheckpointOptions minimax_shape() {
+  test::TinyCheckpointOptions shape = qwen_shape();
+  shape.hidden_dim = 3072;
+  shape.num_layers = 2;
+  shape.num_q_heads = 12;
+  shape.num_kv_heads = 2;
+  shape.expert_intermediate_dim = 1536;
+  return shape;
+}
+
+/// Pieces, pages and chunks of many lengths.
+std::vector<std::vector<TokenId>> make_prompts(std::uint32_t vocab_size) {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<TokenId> token(0, static_cast<TokenId>(vocab_size) - 1);
+  std::vector<std::vector<TokenId>> prompts;
+  for (const std::size_t length : {1, 2, 7, 16, 17, 33, 64, 100, 129}) {
+    auto& prompt = prompts.emplace_back();
+    while (prompt.size() < length) {
+      prompt.push_back(token(random));
+    }
+  }
+  return prompts;
+}
+
+/// How one cluster's answers differ from the reference's.
+struct Difference {
+  std::size_t num_tokens = 0;
+  std::size_t num_equal = 0;  // at the same place, whatever came before
+  std::size_t num_compared = 0;
+  double sum = 0.0;
+  double worst = 0.0;
+  double worst_first = 0.0;  // of the prompts' first tokens
+  double widest_flip = 0.0;  // the reference's lead where the other chose another token
+
+  double mean() const { return sum / static_cast<double>(std::max<std::size_t>(num_compared, 1)); }
+  std::string describe(const char* name) const {
+    return fmt::format(
+        "{}: {:.1f}% of {} tokens equal; log-probabilities of {} off by {:.4f} on average, {:.4f} "
+        "at most, {:.4f} for first tokens; other choices at leads up to {:.4f}\n",
+        name, 100.0 * static_cast<double>(num_equal) / static_cast<double>(num_tokens), num_tokens,
+        num_compared, mean(), worst, worst_first, widest_flip);
+  }
+};
+
+/// Follows the reference's tokens for as long as both had the same before. A token that is not
+/// among the other's likeliest 20 counts as off by as much as the last of them.
+Difference compare(const Answers& reference, const Answers& other) {
+  Difference difference;
+  for (std::size_t prompt = 0; prompt < reference.size(); ++prompt) {
+    const auto& expected = reference[prompt].tokens;
+    const auto& actual = other[prompt].tokens;
+    bool same_path = true;
+    for (std::size_t i = 0; i < std::min(expected.size(), actual.size()); ++i) {
+      const bool equal = expected[i].token == actual[i].token;
+      ++difference.num_tokens;
+      difference.num_equal += equal ? 1 : 0;
+      if (!same_path) {
+        continue;
+      }
+      const auto& top = actual[i].top_logprobs;
+      const auto at = std::find_if(top.begin(), top.end(), [&](const TokenLogprob& entry) {
+        return entry.token == expected[i].token;
+      });
+      const float logprob = at != top.end() ? at->logprob : top.back().logprob;
+      const double off = std::abs(logprob - expected[i].logprob);
+      ++difference.num_compared;
+      difference.sum += off;
+      difference.worst = std::max(difference.worst, off);
+      if (i == 0) {
+        difference.worst_first = std::max(difference.worst_first, off);
+      }
+      if (!equal) {
+        const auto& leaders = expected[i].top_logprobs;
+        difference.widest_flip =
+            std::max<double>(difference.widest_flip, leaders[0].logprob - leaders[1].logprob);
+        same_path = false;
+      }
+    }
+  }
+  return difference;
+}
+
+class DummyModelTest : public ::testing::Test {
+ protected:
+  void open(const test::TinyCheckpointOptions& shape) {
+    test::write_file(folder_.path() / "config.json", test::make_tiny_config(shape));
+    prompts_ = make_prompts(shape.vocab_size);
+  }
+
+  config::ClusterConfig make_config() const {
+    config::ClusterConfig config;
+    config.model.path = folder_.path();
+    config.model.load_format = LoadFormat::kDummy;
+    config.model.max_model_len = 256;
+    config.attention.kv_cache.pages = 512;
+    config.attention.threads = std::max(1U, std::thread::hardware_concurrency() / 2);
+    config.ffn.threads = config.attention.threads;
+    config.transport.kind = config::TransportKind::kInproc;
+    config.transport.spin_us = 0;
+    config.scheduler.prefill_chunk = 48;
+    config.scheduler.max_batched_tokens = 128;
+    config.scheduler.max_sequences = 16;
+    return config;
+  }
+  config::ClusterConfig cpu_config(Precision precision) const {
+    config::ClusterConfig config = make_config();
+    config.model.precision = precision;
+    config.attention.kv_cache.dtype =
+        precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+    return config;
+  }
+  config::ClusterConfig gpu_config(const char* quantization) const {
+    config::ClusterConfig config = make_config();
+    config.model.quantization = quantization;
+    config.attention.device = {.is_cuda = true};
+    config.ffn.device = {.is_cuda = true};
+    config.ffn.servers = 2;
+    return config;
+  }
+
+  Answers run(const config::ClusterConfig& config, const cluster::ClusterWeights& weights) const {
+    const cluster::Blueprint blueprint(config);
+    cluster::LocalCluster cluster(blueprint, weights);
+    if (!cluster.wait_ready(60s)) {
+      ADD_FAILURE() << "not ready: " << cluster.engine().state().detail;
+      return {};
+    }
+    testing::Collector collector;
+    std::vector<RequestId> ids;
+    for (const auto& prompt : prompts_) {
+      Request request;
+      request.id = cluster.engine().next_request_id();
+      request.prompt = prompt;
+      request.max_tokens = kOutputLen;
+      request.sampling.temperature = 0.0F;
+      request.sampling.num_logprobs = 20;
+      request.sampling.ignore_eos = true;
+      request.arrival = std::chrono::steady_clock::now();
+      ids.push_back(request.id);
+      const Status status = cluster.engine().submit(std::move(request), &collector);
+      EXPECT_TRUE(status.is_ok()) << status.to_string();
+    }
+    EXPECT_TRUE(collector.wait_finished(ids.size(), 300s)) << cluster.engine().state().detail;
+    Answers answers;
+    for (const RequestId id : ids) {
+      answers.push_back(collector.take(id));
+      EXPECT_EQ(answers.back().tokens.size(), kOutputLen) << answers.back().error;
+    }
+    return answers;
+  }
+  Answers run(const config::ClusterConfig& config) const {
+    return run(config, cluster::load_cluster_weights(cluster::Blueprint(config)));
+  }
+
+  void compare_gpu_with_cpu() const {
+    Answers exact;
+    Difference rounding;
+    {
+      const auto exact_config = cpu_config(Precision::kFloat32);
+      const auto weights = cluster::load_cluster_weights(cluster::Blueprint(exact_config));
+      exact = run(exact_config, weights);
+      rounding = compare(exact, run(cpu_config(Precision::kBFloat16), weights));
+      fmt::print("{}", rounding.describe("CPU bf16"));
+    }
+    ASSERT_FALSE(HasFailure());
+    const Difference bf16 = compare(exact, run(gpu_config("none")));
+    fmt::print("{}", bf16.describe("GPU bf16"));
+    const Difference fp8 = compare(exact, run(gpu_config("fp8")));
+    fmt::print("{}", fp8.describe("GPU fp8 experts"));
+
+    // A kernel that forgets a row, a scale or a head is off by about 1.
+    EXPECT_LT(bf16.mean(), 2 * rounding.mean() + 0.005);
+    EXPECT_LT(bf16.worst_first, 2 * rounding.worst_first + 0.05);
+    EXPECT_LT(bf16.worst, 2 * rounding.worst + 0.05);
+    EXPECT_LT(bf16.widest_flip, std::max(0.1, 2 * rounding.widest_flip));
+    // e4m3 keeps 4 bits: 3 % of each weight, and as much of each activation.
+    EXPECT_LT(fp8.mean(), 0.1);
+    EXPECT_LT(fp8.worst_first, 0.4);
+    EXPECT_LT(fp8.widest_flip, 0.5);
+    // Quantised experts must be other experts.
+    EXPECT_GT(fp8.mean(), bf16.mean());
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+  std::vector<std::vector<TokenId>> prompts_;
+};
+
+TEST_F(DummyModelTest, QwenShaped) {
+  open(qwen_shape());
+  compare_gpu_with_cpu();
+}
+
+TEST_F(DummyModelTest, MiniMaxDimensioned) {
+  open(minimax_shape());
+  compare_gpu_with_cpu();
+}
+
+}  // namespace
+}  // namespace fastfd
+
+int main(int argc, char** argv) {
+  fastfd::device::set_cuda_environment();
+  fastfd::init_logging("dummy_model", "warn");
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

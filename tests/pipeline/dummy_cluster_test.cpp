@@ -1,0 +1,91 @@
+// A folder with nothing but config.json, served with random weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "fastfd/cluster/local_cluster.h"
+#include "fastfd/cluster/offline_bench.h"
+#include "support/collector.h"
+#include "support/tiny_checkpoint.h"
+
+namespace fastfd::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class DummyClusterTest : public ::testing::Test {
+ protected:
+  DummyClusterTest() {
+    test::TinyCheckpointOptions options;
+    options.num_layers = 3;
+    test::write_file(folder_.path() / "config.json", test::make_tiny_config(options));
+    config_.model.path = folder_.path();
+    config_.model.load_format = LoadFormat::kDummy;
+    config_.transport.kind = config::TransportKind::kInproc;
+    config_.attention.kv_cache.pages = 64;
+  }
+
+  static std::vector<TokenId> generate(const config::ClusterConfig& config) {
+    const Blueprint blueprint(config);
+    LocalCluster cluster(blueprint, load_cluster_weights(blueprint));
+    EXPECT_TRUE(cluster.wait_ready(30s));
+    testing::Collector collector;
+    Request request;
+    request.id = cluster.engine().next_request_id();
+    request.prompt = {1, 2, 3, 4, 5};
+    request.max_tokens = 20;
+    request.sampling.temperature = 0.0F;
+    request.sampling.ignore_eos = true;
+    request.arrival = std::chrono::steady_clock::now();
+    const RequestId id = request.id;
+    EXPECT_TRUE(cluster.engine().submit(std::move(request), &collector).is_ok());
+    EXPECT_TRUE(collector.wait_finished(1, 60s));
+    std::vector<TokenId> tokens;
+    for (const TokenEvent& event : collector.take(id).tokens) {
+      tokens.push_back(event.token);
+    }
+    return tokens;
+  }
+
+  test::TemporaryFolder folder_;
+  config::ClusterConfig config_;
+};
+
+TEST_F(DummyClusterTest, EveryTopologyServesTheSameModel) {
+  config_.model.precision = Precision::kFloat32;
+  config_.attention.kv_cache.dtype = DType::kFloat32;
+  const auto tokens = generate(config_);
+  EXPECT_EQ(tokens.size(), 20U);
+  config_.attention.servers = 2;
+  config_.ffn.servers = 3;
+  EXPECT_EQ(generate(config_), tokens);
+}
+
+TEST_F(DummyClusterTest, RunsTheFirstLayersOnly) {
+  config_.model.num_layers = 2;
+  EXPECT_EQ(Blueprint(config_).spec().num_layers, 2U);
+  EXPECT_EQ(generate(config_).size(), 20U);
+}
+
+TEST_F(DummyClusterTest, TheOfflineBenchRuns) {
+  EXPECT_EQ(run_offline_bench(config_, {.batch = 2, .prompt_len = 4, .output_len = 8}), 0);
+}
+
+TEST_F(DummyClusterTest, Fp8ExpertsOnTheCpuAreRefused) {
+  config_.source = "c.yaml";
+  config_.model.quantization = "fp8";
+  try {
+    const Blueprint blueprint(config_);
+    FAIL() << "not refused";
+  } catch (const config::ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("c.yaml: model.quantization: fp8 needs both pools on GPUs"));
+  }
+}
+
+}  // namespace
+}  // namespace fastfd::cluster
