@@ -8,7 +8,8 @@ class GpuAttentionServer::Impl {};
 GpuAttentionServer::GpuAttentionServer(
     const AttentionServerOptions& /*options*/, const model::ModelSpec& /*spec*/,
     std::shared_ptr<const model::DeviceAttentionWeights> /*weights*/,
-    const device::GpuPart& /*gpu*/, ResultSink /*on_result*/, FailureSink /*on_failure*/) {
+    const device::GpuPart& /*gpu*/, ResultSink /*on_result*/, FailureSink /*on_failure*/,
+    InlineExperts* /*experts*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 GpuAttentionServer::~GpuAttentionServer() = default;

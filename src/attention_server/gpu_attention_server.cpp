@@ -35,7 +35,7 @@ class GpuAttentionServer::Impl {
  public:
   Impl(const AttentionServerOptions& options, const model::ModelSpec& spec,
        std::shared_ptr<const model::DeviceAttentionWeights> weights, const device::GpuPart& gpu,
-       ResultSink on_result, FailureSink on_failure)
+       ResultSink on_result, FailureSink on_failure, InlineExperts* experts)
       : options_(options),
         num_layers_(spec.num_layers),
         device_(gpu.device()),
@@ -46,7 +46,7 @@ class GpuAttentionServer::Impl {
                     .max_model_len = options.max_model_len,
                     .max_lane_rows = options.max_lane_rows,
                     .tokens_on_device = true}),
-        runner_(options, spec, std::move(weights), gpu),
+        runner_(options, spec, std::move(weights), gpu, experts),
         collector_(device_, "collector"),
         loop_(
             "attention-" + std::to_string(options.rank), [this] { return serve_epoch(); },
@@ -175,7 +175,7 @@ class GpuAttentionServer::Impl {
   void account(const layout::HopTimes* times, LaneResult& result) {
     const double worked = static_cast<double>(work_.busy_ns());
     const double stood = static_cast<double>(work_.waiting_ns());
-    work_.add({times, num_layers_}, times[num_layers_]);
+    work_.add({times, runner_.num_waits()}, times[num_layers_]);
     result.compute_us = static_cast<float>((static_cast<double>(work_.busy_ns()) - worked) / 1e3);
     result.wait_us = static_cast<float>((static_cast<double>(work_.waiting_ns()) - stood) / 1e3);
   }
@@ -199,9 +199,9 @@ GpuAttentionServer::GpuAttentionServer(const AttentionServerOptions& options,
                                        const model::ModelSpec& spec,
                                        std::shared_ptr<const model::DeviceAttentionWeights> weights,
                                        const device::GpuPart& gpu, ResultSink on_result,
-                                       FailureSink on_failure)
+                                       FailureSink on_failure, InlineExperts* experts)
     : impl_(std::make_unique<Impl>(options, spec, std::move(weights), gpu, std::move(on_result),
-                                   std::move(on_failure))) {}
+                                   std::move(on_failure), experts)) {}
 GpuAttentionServer::~GpuAttentionServer() = default;
 void GpuAttentionServer::begin_epoch(Epoch epoch, std::shared_ptr<transport::DevicePort> port,
                                      ExpertPlacement placement) {

@@ -50,8 +50,8 @@ struct GpuLaneStaging {
   layout::LaneRow* rows = nullptr;        // [max_rows]
   layout::LaneSpan* spans = nullptr;      // [max_spans]
   layout::LaneSample* samples = nullptr;  // [max_spans]
-  PageId* pages = nullptr;         // [max_page_updates]: page-table entries that were set
-  GpuSlotState* opened = nullptr;  // [max_spans]
+  PageId* pages = nullptr;                // [max_page_updates]: page-table entries that were set
+  GpuSlotState* opened = nullptr;         // [max_spans]
   kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
   layout::HopTimes* times = nullptr;             // [num_layers + 1], the last: of the whole step
   layout::AbortState* abort = nullptr;           // as the step left it

@@ -54,11 +54,12 @@ DeviceBuffer upload_once(const device::CudaDevice& device, const device::DeviceS
 
 GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
                      std::shared_ptr<const model::DeviceAttentionWeights> weights,
-                     const device::GpuPart& gpu)
+                     const device::GpuPart& gpu, InlineExperts* experts)
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
       gpu_(gpu),
+      experts_(experts),
       dispatch_layout_(layout::DispatchLayout::make(
           {options.max_lane_rows,
            layout::RowLayout{spec.hidden_dim, options.dispatch_dtype}.row_bytes(),
@@ -167,7 +168,7 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
       status = lane->reset();
     }
   }
-  return status;
+  return status && experts_ != nullptr ? experts_->begin_epoch() : status;
 }
 
 cuda::PagedKv GpuRunner::kv_of(std::uint32_t layer) const {
@@ -396,6 +397,9 @@ Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bu
        .counters = lane.counters(),
        .abort = abort_.as<layout::AbortState>()},
       lane.stream());
+  if (status && experts_ != nullptr) {
+    return experts_->run(hop, bucket, lane.control(), abort_state(), lane.stream());
+  }
   return status && port_ != nullptr ? port_->send_dispatch(hop, bucket, lane.stream()) : status;
 }
 
@@ -405,10 +409,10 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
   const layout::LaneHop hop{.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers};
   const bool is_last = layer + 1 == spec_.num_layers;
   Status status;
-  if (port_ != nullptr) {
+  if (experts_ == nullptr && port_ != nullptr) {
     status = port_->receive_combine(hop, bucket, lane.stream());
   }
-  if (status) {
+  if (status && experts_ == nullptr) {
     status = cuda::launch_wait({.control = lane.control(),
                                 .hop = hop,
                                 .windows = combine_windows_.as<const std::byte*>(),

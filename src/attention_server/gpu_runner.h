@@ -9,7 +9,7 @@
 
 #include "attention_server/gpu_lane.h"
 #include "attention_server/sequence_table.h"
-#include "fastfd/attention_server/attention_server.h"
+#include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/gpu_part.h"
 #include "fastfd/model/device_weights.h"
@@ -25,7 +25,7 @@ class GpuRunner {
   /// Captures the graphs of all lanes: only while no kernel waits on this GPU.
   GpuRunner(const AttentionServerOptions& options, const model::ModelSpec& spec,
             std::shared_ptr<const model::DeviceAttentionWeights> weights,
-            const device::GpuPart& gpu);
+            const device::GpuPart& gpu, InlineExperts* experts);
 
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
@@ -46,6 +46,8 @@ class GpuRunner {
   Status enqueue(LaneId lane, const LaneBatch& batch, const SequenceTable& sequences,
                  const layout::LaneControl& control, const Shape& shape);
 
+  /// Of a step's HopTimes.
+  std::size_t num_waits() const { return experts_ == nullptr ? spec_.num_layers : 0; }
   GpuLane& lane(LaneId lane) { return *lanes_[lane]; }
   /// Any thread.
   layout::HopProgress progress(LaneId lane) const {
@@ -78,6 +80,7 @@ class GpuRunner {
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceAttentionWeights> weights_;
   device::GpuPart gpu_;
+  InlineExperts* experts_;
   layout::DispatchLayout dispatch_layout_;
   layout::CombineLayout combine_layout_;
   std::uint32_t pages_per_slot_;

@@ -3,8 +3,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "fastfd/cluster/blueprint.h"
 #include "fastfd/control_plane/control_client.h"
@@ -44,17 +46,18 @@ class ColocatedFfn {
   std::atomic<std::uint64_t> compute_ns_{0};
 };
 
-/// Takes the FFN plans of a co-located server.
+/// Takes the FFN plans of a co-located server, whose attention server does everything else.
 class ColocatedMember final : public control_plane::ServerHandler {
  public:
-  explicit ColocatedMember(ColocatedFfn& ffn) : ffn_(ffn) {}
+  using PlanSink = std::function<void(FfnStepPlan)>;
+  explicit ColocatedMember(PlanSink on_ffn_plan) : on_ffn_plan_(std::move(on_ffn_plan)) {}
   Status on_topology(const control_plane::Topology& /*topology*/,
                      std::stop_token /*abandoned*/) override {
     return Status::ok();
   }
   void on_go(Epoch /*epoch*/) override {}
   void on_plan(AttentionStepPlan /*plan*/) override {}
-  void on_plan(FfnStepPlan plan) override { ffn_.submit_plan(std::move(plan)); }
+  void on_plan(FfnStepPlan plan) override { on_ffn_plan_(std::move(plan)); }
   void on_stop(Epoch /*next_epoch*/) override {}
   void on_disconnect(const std::string& /*reason*/) override {}
   void on_shutdown() override {}
@@ -62,7 +65,7 @@ class ColocatedMember final : public control_plane::ServerHandler {
   control_plane::Heartbeat heartbeat() override { return {}; }
 
  private:
-  ColocatedFfn& ffn_;
+  PlanSink on_ffn_plan_;
 };
 
 }  // namespace fastfd::cluster

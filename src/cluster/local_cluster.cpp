@@ -13,6 +13,7 @@
 
 #include "cluster/colocated.h"
 #include "cluster/direct_link.h"
+#include "cluster/gpu_colocated.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "cluster/shm_connect.h"
@@ -238,18 +239,27 @@ class LocalCluster::Impl {
   }
 
   void make_gpu_attention(Participant& member, const ClusterWeights& weights) {
+    const auto gpu = gpu_part(blueprint_.config(), Role::kAttention, member.rank);
+    if (options_.colocated) {
+      gpu_colocated_ = make_gpu_colocated_experts(blueprint_, weights.gpu_ffn.at(0), gpu);
+    }
     Connect<transport::DevicePort> connect =
         [this, rank = member.rank](
             const control_plane::Topology& topology,
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
-      return gpu_exchange_.fabric(topology.epoch)->attention_port(rank);
+      const auto fabric = gpu_exchange_.fabric(topology.epoch);
+      if (gpu_colocated_) {
+        gpu_colocated_->use_port(fabric->ffn_port(0));
+      }
+      return fabric->attention_port(rank);
     };
     member.handler = std::make_unique<
         AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
         std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
-        weights.gpu_attention, gpu_part(blueprint_.config(), Role::kAttention, member.rank),
+        weights.gpu_attention, gpu,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
-        [this, &member](const Status& status) { on_failure(member, status); });
+        [this, &member](const Status& status) { on_failure(member, status); },
+        gpu_colocated_.get());
   }
 
   void make_gpu_ffn(Participant& member, const ClusterWeights& weights) {
@@ -266,12 +276,16 @@ class LocalCluster::Impl {
   }
 
   void make_ffn(Participant& member, const ClusterWeights& weights) {
-    if (blueprint_.config().attention.device.is_cuda) {
-      make_gpu_ffn(member, weights);
+    if (options_.colocated) {
+      member.handler = std::make_unique<ColocatedMember>([this](FfnStepPlan plan) {
+        if (colocated_) {  // on a GPU the attention server's plan says it all
+          colocated_->submit_plan(std::move(plan));
+        }
+      });
       return;
     }
-    if (options_.colocated) {
-      member.handler = std::make_unique<ColocatedMember>(*colocated_);
+    if (blueprint_.config().attention.device.is_cuda) {
+      make_gpu_ffn(member, weights);
       return;
     }
     Connect<transport::FfnPort> connect;
@@ -360,6 +374,7 @@ class LocalCluster::Impl {
   std::unique_ptr<coordinator::Engine> engine_;
   std::unique_ptr<control_plane::ControlServer> control_;
   std::unique_ptr<ColocatedFfn> colocated_;
+  std::unique_ptr<GpuColocatedExperts> gpu_colocated_;
   std::vector<std::unique_ptr<Participant>> members_;
   std::jthread heartbeats_;
 };

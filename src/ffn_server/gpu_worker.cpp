@@ -121,6 +121,7 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
       abort_(gpu.device(), sizeof(layout::AbortState)),
       timeout_ns_(gpu.device(), sizeof(kWaitLimitNs)),
+      always_ready_(gpu.device(), sizeof(std::uint32_t)),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
       dispatch_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
       combine_windows_(gpu.device(), options.num_attention_servers * sizeof(std::byte*)),
@@ -180,6 +181,9 @@ Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
   if (status) {
     status = device::fill_async(abort_.data(), 0, abort_.num_bytes(), stream);
   }
+  if (status) {
+    status = device::fill_async(always_ready_.data(), 1, always_ready_.num_bytes(), stream);
+  }
   for (auto& lane : lanes_) {
     if (status) {
       status = device::fill_async(lane->ctas_done.data(), 0, lane->ctas_done.num_bytes(), stream);
@@ -191,11 +195,8 @@ Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
 Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop,
                                std::uint32_t bucket) {
   Lane& lane = *lanes_[plan.lane];
-  const auto tables = lane.tables();
   auto* control = lane.control.as<layout::LaneControl>();
   auto* abort = abort_.as<layout::AbortState>();
-  const std::uint32_t max_routes =
-      bucket * std::min(spec_.experts_per_token, weights_->num_experts);
   Status status;
   if (port_ != nullptr) {
     status = port_->receive_dispatch(hop, plan, lane.stream.handle());
@@ -217,19 +218,32 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
                                lane.stream.handle());
   }
   if (status) {
-    status = cuda::launch_index({.control = control,
-                                 .hop = hop,
-                                 .ready = lane.ready.as<std::uint32_t>(),
-                                 .windows = dispatch_windows_.as<std::byte*>(),
-                                 .num_peers = options_.num_attention_servers,
-                                 .window = dispatch_layout_,
-                                 .num_experts = weights_->num_experts,
-                                 .max_tokens = bucket,
-                                 .max_routes = max_routes,
-                                 .tables = tables,
-                                 .abort = abort},
-                                lane.stream.handle());
+    status = answer(lane, hop, bucket, {control, lane.ready.as<std::uint32_t>(), abort},
+                    lane.stream.handle());
   }
+  if (status && port_ != nullptr) {
+    status = port_->send_combine(hop, plan, lane.stream.handle());
+  }
+  return status;
+}
+
+Status GpuFfnWorker::answer(const Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket,
+                            const HopState& state, device::CudaStream stream) {
+  const auto tables = lane.tables();
+  const std::uint32_t max_routes =
+      bucket * std::min(spec_.experts_per_token, weights_->num_experts);
+  auto status = cuda::launch_index({.control = state.control,
+                                    .hop = hop,
+                                    .ready = state.ready,
+                                    .windows = dispatch_windows_.as<std::byte*>(),
+                                    .num_peers = options_.num_attention_servers,
+                                    .window = dispatch_layout_,
+                                    .num_experts = weights_->num_experts,
+                                    .max_tokens = bucket,
+                                    .max_routes = max_routes,
+                                    .tables = tables,
+                                    .abort = state.abort},
+                                   stream);
   const cuda::ExpertFfnParams experts{
       .num_experts = weights_->num_experts,
       .hidden_dim = spec_.hidden_dim,
@@ -244,13 +258,13 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
       .output_dtype = route_output_dtype_,
       .num_ctas = gpu_.is_whole() ? 0 : static_cast<int>(gpu_.num_sms())};
   if (status) {
-    status = cuda::launch_expert_gate_up(experts, lane.stream.handle());
+    status = cuda::launch_expert_gate_up(experts, stream);
   }
   if (status) {
-    status = cuda::launch_expert_down(experts, lane.stream.handle());
+    status = cuda::launch_expert_down(experts, stream);
   }
   if (status) {
-    status = cuda::launch_combine_send({.control = control,
+    status = cuda::launch_combine_send({.control = state.control,
                                         .hop = hop,
                                         .max_tokens = bucket,
                                         .hidden_dim = spec_.hidden_dim,
@@ -266,13 +280,17 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
                                         .window = combine_layout_,
                                         .combine_dtype = options_.combine_dtype,
                                         .ctas_done = lane.ctas_done.as<std::uint32_t>(),
-                                        .abort = abort},
-                                       lane.stream.handle());
-  }
-  if (status && port_ != nullptr) {
-    status = port_->send_combine(hop, plan, lane.stream.handle());
+                                        .abort = state.abort},
+                                       stream);
   }
   return status;
+}
+
+Status GpuFfnWorker::run_inline(const layout::LaneHop& hop, std::uint32_t bucket,
+                                const layout::LaneControl* control, layout::AbortState* abort,
+                                device::CudaStream stream) {
+  return answer(*lanes_[hop.lane], hop, bucket, {control, always_ready_.as<std::uint32_t>(), abort},
+                stream);
 }
 
 Result<GpuFfnWorker::Outcome> GpuFfnWorker::enqueue(Epoch epoch, StepId step,

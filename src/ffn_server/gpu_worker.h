@@ -50,6 +50,11 @@ class GpuFfnWorker {
     return layout::HopProgress::unpack(
         std::atomic_ref(*lanes_[lane]->progress_word()).load(std::memory_order_relaxed));
   }
+  /// One hop whose dispatch is in front of it on `stream`, so that nothing waits: experts of a
+  /// co-located server. `control` and `abort` are the attention server's.
+  Status run_inline(const layout::LaneHop& hop, std::uint32_t bucket,
+                    const layout::LaneControl* control, layout::AbortState* abort,
+                    device::CudaStream stream);
   /// Blocks until the streams are empty.
   Status synchronize() const;
 
@@ -94,6 +99,15 @@ class GpuFfnWorker {
   Status run(const FfnLanePlan& plan, std::uint32_t bucket);
   Status replay_or_run(const FfnLanePlan& plan);
   Status run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop, std::uint32_t bucket);
+  /// Where a hop's kernels find who asks and whether to go on.
+  struct HopState {
+    const layout::LaneControl* control;
+    const std::uint32_t* ready;  // what the wait found
+    layout::AbortState* abort;
+  };
+  /// What follows the wait: index, experts, partial sums, answers.
+  Status answer(const Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket,
+                const HopState& state, device::CudaStream stream);
 
   FfnServerOptions options_;
   transport::DevicePort* port_ = nullptr;  // none yet while graphs are captured
@@ -106,6 +120,7 @@ class GpuFfnWorker {
   std::uint32_t max_tokens_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // [kMaxLanes]
   device::DeviceBuffer abort_, timeout_ns_;
+  device::DeviceBuffer always_ready_;  // uint32 that is not 0: there is nothing to wait for
   device::PinnedBuffer abort_word_;
   device::DeviceBuffer dispatch_windows_, combine_windows_;
   device::PinnedBuffer epoch_upload_;  // windows and the wait limit

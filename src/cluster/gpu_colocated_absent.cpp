@@ -1,0 +1,12 @@
+// Stands in for co-located GPU experts where there is no CUDA toolkit: says so.
+#include "cluster/gpu_colocated.h"
+
+namespace fastfd::cluster {
+
+std::unique_ptr<GpuColocatedExperts> make_gpu_colocated_experts(
+    const Blueprint& /*blueprint*/, std::shared_ptr<const model::DeviceFfnWeights> /*weights*/,
+    const device::GpuPart& /*gpu*/) {
+  throw device::DeviceError(device::cuda_availability().message());
+}
+
+}  // namespace fastfd::cluster
