@@ -6,7 +6,7 @@
 //     golden_matrix --full         every combination
 //     golden_matrix --full --part 2 --parts 4   the second quarter of them
 //     golden_matrix --gpu --full   ... that a GPU has: all servers share one, in one process
-//     golden_matrix --row 0,2,...  one combination, by the level of each factor
+//     golden_matrix --row 0,2,... --repeat 50   one combination, by the level of each factor
 
 #include <fmt/format.h>
 
@@ -364,6 +364,8 @@ int run_main(int argc, char** argv) {
   app.add_option("--row", row, "One combination: the level of each factor")
       ->delimiter(',')
       ->expected(static_cast<int>(factors().size()));
+  std::size_t repeat = 1;
+  app.add_option("--repeat", repeat, "Run that combination so often")->check(CLI::Range(1, 100000));
   app.add_option("--parts", parts, "Divide the combinations ...")->check(CLI::Range(1, 1000));
   app.add_option("--part", part, "... and run this part, from 1")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
@@ -372,7 +374,7 @@ int run_main(int argc, char** argv) {
     device::set_cuda_environment();
   }
   if (!row.empty()) {
-    return run_rows({row});
+    return run_rows(std::vector<Row>(repeat, row));
   }
   auto rows = full ? testing::all_rows(level_counts()) : testing::pairwise_rows(level_counts());
   if (full) {
