@@ -193,7 +193,7 @@ class LocalCluster::Impl {
     member->rank = rank;
     incarnations_.push_back(control_plane::draw_incarnation());
     if (blueprint_.config().transport.kind == config::TransportKind::kShm && !options_.colocated) {
-      transport::ShmEndpointOptions endpoint;
+      transport::EndpointOptions endpoint;
       endpoint.role = role;
       endpoint.rank = rank;
       endpoint.incarnation = incarnations_.back();

@@ -47,9 +47,9 @@ control_plane::ControlClientOptions client_options(const config::ClusterConfig& 
   return options;
 }
 
-transport::ShmEndpointOptions endpoint_options(const Blueprint& blueprint, Role role,
+transport::EndpointOptions endpoint_options(const Blueprint& blueprint, Role role,
                                                ServerRank rank, std::uint64_t incarnation) {
-  transport::ShmEndpointOptions options;
+  transport::EndpointOptions options;
   options.role = role;
   options.rank = rank;
   options.incarnation = incarnation;

@@ -12,3 +12,6 @@ fastfd_add_test(transport_handshake_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/transport_handshake_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/transport_shape_test.cpp
   DEPENDS fastfd::transport fmt::fmt)
+fastfd_add_test(transport_device_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/transport_device_test.cpp
+  DEPENDS fastfd::transport fastfd::layout fmt::fmt)
