@@ -26,6 +26,19 @@ void require_devices(const config::ClusterConfig& config) {
   require("ffn.device", config.ffn.device);
 }
 
+void require_process_transport(const config::ClusterConfig& config) {
+  const bool is_cuda = config.attention.device.is_cuda;
+  const bool uses_ipc = config.transport.kind == config::TransportKind::kCudaIpc;
+  if (is_cuda == config.ffn.device.is_cuda && is_cuda == uses_ipc) {
+    return;
+  }
+  throw config::ConfigError(
+      fmt::format("{}: transport.kind: {} does not join attention.device {} and ffn.device {}; use "
+                  "shm with device cpu in both pools, or cuda_ipc with device cuda in both",
+                  config.source.string(), to_string(config.transport.kind),
+                  config.attention.device.to_string(), config.ffn.device.to_string()));
+}
+
 Blueprint::Blueprint(config::ClusterConfig config)
     : config_(std::move(config)), spec_(model::load_model_spec(config_.model.path)) {
   require_devices(config_);

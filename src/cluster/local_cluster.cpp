@@ -13,14 +13,12 @@
 
 #include "cluster/colocated.h"
 #include "cluster/direct_link.h"
+#include "cluster/endpoint_connect.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
-#include "cluster/shm_connect.h"
-#include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/control_plane/control_client.h"
 #include "fastfd/control_plane/control_server.h"
 #include "fastfd/coordinator/engine.h"
-#include "fastfd/ffn_server/gpu_ffn_server.h"
 #include "fastfd/transport/device_port.h"
 #include "fastfd/transport/inproc.h"
 
@@ -244,8 +242,7 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->attention_port(rank);
     };
-    member.handler = std::make_unique<
-        AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
+    member.handler = std::make_unique<GpuAttentionMember>(
         std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
         weights.gpu_attention, gpu_part(blueprint_.config(), Role::kAttention, member.rank),
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
@@ -259,7 +256,7 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
-    member.handler = std::make_unique<FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>>(
+    member.handler = std::make_unique<GpuFfnMember>(
         std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
         weights.gpu_ffn.at(member.rank), gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
