@@ -52,6 +52,22 @@ void require_devices(const config::ClusterConfig& config) {
   }
 }
 
+void require_process_transport(const config::ClusterConfig& config) {
+  const bool is_cuda = config.attention.device.is_cuda;
+  const bool is_gpu_transport = config.transport.kind == config::TransportKind::kCudaIpc ||
+                                config.transport.kind == config::TransportKind::kNccl;
+  if (is_cuda == config.ffn.device.is_cuda && is_cuda == is_gpu_transport &&
+      config.transport.kind != config::TransportKind::kInproc) {
+    return;
+  }
+  throw config::ConfigError(
+      fmt::format("{}: transport.kind: {} does not join attention.device {} and ffn.device {}; use "
+                  "shm with device cpu in both pools, or cuda_ipc or nccl with device cuda in "
+                  "both",
+                  config.source.string(), to_string(config.transport.kind),
+                  config.attention.device.to_string(), config.ffn.device.to_string()));
+}
+
 Blueprint::Blueprint(config::ClusterConfig config)
     : config_(std::move(config)),
       spec_(model::load_model_spec(config_.model.path, load_options(config_.model))) {

@@ -130,7 +130,11 @@ void run(const config::ClusterConfig& config) {
 
 }  // namespace
 
-void check_servable(const config::ClusterConfig& config) { served_model(Blueprint(config)); }
+void check_servable(const config::ClusterConfig& config) {
+  const Blueprint blueprint(config);
+  require_process_transport(config);
+  served_model(blueprint);
+}
 
 int run_coordinator(const config::ClusterConfig& config) {
   init_logging("coordinator", config.log_level);

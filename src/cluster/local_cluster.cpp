@@ -13,15 +13,13 @@
 
 #include "cluster/colocated.h"
 #include "cluster/direct_link.h"
+#include "cluster/endpoint_connect.h"
 #include "cluster/gpu_colocated.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
-#include "cluster/shm_connect.h"
-#include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/control_plane/control_client.h"
 #include "fastfd/control_plane/control_server.h"
 #include "fastfd/coordinator/engine.h"
-#include "fastfd/ffn_server/gpu_ffn_server.h"
 #include "fastfd/transport/device_port.h"
 #include "fastfd/transport/inproc.h"
 
@@ -194,7 +192,7 @@ class LocalCluster::Impl {
     member->rank = rank;
     incarnations_.push_back(control_plane::draw_incarnation());
     if (blueprint_.config().transport.kind == config::TransportKind::kShm && !options_.colocated) {
-      transport::ShmEndpointOptions endpoint;
+      transport::EndpointOptions endpoint;
       endpoint.role = role;
       endpoint.rank = rank;
       endpoint.incarnation = incarnations_.back();
@@ -253,8 +251,7 @@ class LocalCluster::Impl {
       }
       return fabric->attention_port(rank);
     };
-    member.handler = std::make_unique<
-        AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
+    member.handler = std::make_unique<GpuAttentionMember>(
         std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
         weights.gpu_attention, gpu,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
@@ -269,7 +266,7 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
-    member.handler = std::make_unique<FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>>(
+    member.handler = std::make_unique<GpuFfnMember>(
         std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
         weights.gpu_ffn.at(member.rank), gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });

@@ -9,15 +9,17 @@
 #include <utility>
 
 #include "fastfd/attention_server/attention_server.h"
+#include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/control_plane/control_client.h"
 #include "fastfd/core/check.h"
 #include "fastfd/core/logging.h"
 #include "fastfd/core/status.h"
 #include "fastfd/ffn_server/ffn_server.h"
+#include "fastfd/ffn_server/gpu_ffn_server.h"
 
 namespace fastfd::cluster {
 
-/// How a member gets its data plane for an epoch: shm endpoints, or an in-process fabric.
+/// How a member gets its data plane for an epoch: an endpoint, or an in-process fabric.
 template <typename Port>
 using Connect = std::function<Result<std::shared_ptr<Port>>(const control_plane::Topology& topology,
                                                             std::stop_token abandoned)>;
@@ -28,6 +30,9 @@ template <typename Server, typename Port>
 class Member : public control_plane::ServerHandler {
  public:
   Status on_topology(const control_plane::Topology& topology, std::stop_token abandoned) override {
+    // The protocol has stopped it already; but a GPU's windows come and go only while none of its
+    // kernels waits, and that must not hang on a message.
+    server_.stop_epoch();
     auto port = connect_(topology, std::move(abandoned));
     if (!port) {
       return port.status();
@@ -44,17 +49,7 @@ class Member : public control_plane::ServerHandler {
     server_.stop_epoch();
   }
   void on_shutdown() override { server_.stop_epoch(); }
-  void on_refused(const std::string& reason) override {
-    server_.stop_epoch();
-    const std::lock_guard lock(mutex_);
-    refusal_ = reason;
-  }
-
-  /// Why the coordinator refused this server; empty if it did not.
-  std::string refusal() const {
-    const std::lock_guard lock(mutex_);
-    return refusal_;
-  }
+  void on_refused(const std::string& /*reason*/) override { server_.stop_epoch(); }
 
  protected:
   /// `server_arguments`: of Server's constructor.
@@ -75,10 +70,9 @@ class Member : public control_plane::ServerHandler {
 
  private:
   Connect<Port> connect_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::shared_ptr<Port> port_;
   ExpertPlacement placement_;
-  std::string refusal_;
   Server server_;  // last: its loop uses the sinks
 };
 
@@ -124,5 +118,8 @@ class FfnMemberOf final : public Member<Server, Port> {
 using AttentionMember =
     AttentionMemberOf<attention_server::AttentionServer, transport::AttentionPort>;
 using FfnMember = FfnMemberOf<ffn_server::FfnServer, transport::FfnPort>;
+using GpuAttentionMember =
+    AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>;
+using GpuFfnMember = FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>;
 
 }  // namespace fastfd::cluster

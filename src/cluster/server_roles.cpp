@@ -1,163 +1,135 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
-#include <stop_token>
-#include <thread>
+#include <string>
 #include <utility>
 
+#include "cluster/endpoint_connect.h"
+#include "cluster/gpu_part.h"
 #include "cluster/members.h"
-#include "cluster/process_key.h"
-#include "cluster/shm_connect.h"
-#include "cluster/signal_watcher.h"
-#include "fastfd/cluster/blueprint.h"
+#include "cluster/nccl_connect.h"
+#include "cluster/server_process.h"
 #include "fastfd/cluster/roles.h"
-#include "fastfd/control_plane/control_client.h"
 #include "fastfd/core/logging.h"
-#include "fastfd/core/stop_orders.h"
+#include "fastfd/model/device_weights.h"
 
 namespace fastfd::cluster {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
+double mib(std::size_t num_bytes) { return static_cast<double>(num_bytes) / (1 << 20); }
 
-control_plane::Registration make_registration(const Blueprint& blueprint, Role role,
-                                              ServerRank rank,
-                                              const transport::ShmEndpoint& endpoint,
-                                              std::uint64_t incarnation) {
-  control_plane::Registration registration;
-  registration.role = role;
-  registration.rank = rank;
-  registration.incarnation = incarnation;
-  registration.pid = static_cast<std::uint32_t>(getpid());
-  registration.process_key = own_process_key();
-  registration.data_plane_address = endpoint.address();
-  registration.contract = blueprint.contract();
-  return registration;
+void report_attention(const ServerProcess& process, std::size_t weights_bytes) {
+  spdlog::info("loaded {:.1f} MiB of weights in {:.2f} s; {}", mib(weights_bytes),
+               process.seconds_since_start(), process.blueprint().describe_attention_memory());
 }
 
-control_plane::ControlClientOptions client_options(const config::ClusterConfig& config) {
-  control_plane::ControlClientOptions options;
-  options.coordinator_address = config.coordinator.control.to_string();
-  options.heartbeat_interval = std::chrono::milliseconds(config.faults.heartbeat_ms);
-  return options;
+void report_ffn(const ServerProcess& process, const ExpertPlacement& placement,
+                std::size_t weights_bytes) {
+  spdlog::info("loaded {} of {} experts of {} layers, {:.1f} MiB, in {:.2f} s; {}",
+               placement.experts_of(process.rank()).size(), placement.num_experts(),
+               process.blueprint().spec().num_layers, mib(weights_bytes),
+               process.seconds_since_start(), process.blueprint().describe_ffn_memory());
 }
 
-transport::ShmEndpointOptions endpoint_options(const Blueprint& blueprint, Role role,
-                                               ServerRank rank, std::uint64_t incarnation) {
-  transport::ShmEndpointOptions options;
-  options.role = role;
-  options.rank = rank;
-  options.incarnation = incarnation;
-  options.shape = blueprint.window_shape();
-  options.wait_policy = blueprint.wait_policy();
-  return options;
+device::GpuPart open_gpu(const ServerProcess& process, Role role) {
+  auto gpu = gpu_part(process.blueprint().config(), role, process.rank());
+  spdlog::info("on {}, kernels on {} of its SMs", gpu.device().to_string(), gpu.num_sms());
+  return gpu;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The sinks of a member use the client, whose handler is the member.
-struct LateClient {
-  std::unique_ptr<control_plane::ControlClient> client;
-};
-
-// When a server that was told to stop leaves. systemd, and others that signal all processes of a
-// service at once, tell the servers while the coordinator drains and needs them. So a server that
-// is part of a cluster goes on until its coordinator dismisses it or their stream ends, at the
-// latest after a time of grace; a server that is not, or that is told again, leaves at once.
-class Departure final : public control_plane::ServerHandler {
+// A GPU server's end of the configured transport.
+class GpuEndpoint {
  public:
-  Departure(control_plane::ServerHandler& member, LateClient& late, milliseconds grace)
-      : member_(member), late_(late), grace_(grace) {}
-
-  void on_signal() {
-    const std::lock_guard lock(mutex_);
-    if (orders_.is_impatient(steady_clock::now()) || !in_cluster_) {
-      late_.client->stop();
-    } else if (!told_) {
-      told_ = true;
-      spdlog::info("told to stop: serving until the coordinator is done, for {} s at most",
-                   std::chrono::duration<double>(grace_).count());
-      timer_ = std::jthread([this](const std::stop_token& over) { wait_out(over); });
+  GpuEndpoint(const ServerProcess& process, Role role, const device::GpuPart& gpu)
+      : peer_role_(role == Role::kAttention ? Role::kFfn : Role::kAttention) {
+    const Blueprint& blueprint = process.blueprint();
+    if (blueprint.config().transport.kind == config::TransportKind::kNccl) {
+      nccl_ = std::make_unique<transport::NcclEndpoint>(
+          gpu.device(),
+          nccl_endpoint_options(blueprint, role, process.rank(), process.incarnation()));
+    } else {
+      ipc_ = std::make_unique<transport::DeviceEndpoint>(gpu.device(), process.endpoint_options());
     }
   }
 
-  Status on_topology(const control_plane::Topology& topology, std::stop_token abandoned) override {
-    set_in_cluster(true);
-    return member_.on_topology(topology, std::move(abandoned));
+  std::string address() const { return nccl_ ? nccl_->address() : ipc_->address(); }
+  Connect<transport::DevicePort> connect() {
+    return nccl_ ? nccl_connect(*nccl_) : device_connect(*ipc_, peer_role_);
   }
-  void on_go(Epoch epoch) override { member_.on_go(epoch); }
-  void on_plan(AttentionStepPlan plan) override { member_.on_plan(std::move(plan)); }
-  void on_plan(FfnStepPlan plan) override { member_.on_plan(std::move(plan)); }
-  void on_stop(Epoch next_epoch) override { member_.on_stop(next_epoch); }
-  void on_disconnect(const std::string& reason) override {
-    set_in_cluster(false);
-    member_.on_disconnect(reason);
-  }
-  void on_shutdown() override { member_.on_shutdown(); }
-  void on_refused(const std::string& reason) override { member_.on_refused(reason); }
-  control_plane::Heartbeat heartbeat() override { return member_.heartbeat(); }
 
  private:
-  void set_in_cluster(bool in_cluster) {
-    const std::lock_guard lock(mutex_);
-    in_cluster_ = in_cluster;
-    if (!in_cluster && told_) {
-      late_.client->stop();  // instead of connecting again
-    }
-  }
-
-  void wait_out(const std::stop_token& over) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, over, grace_, [] { return false; });
-    if (!over.stop_requested()) {
-      late_.client->stop();
-    }
-  }
-
-  control_plane::ServerHandler& member_;
-  LateClient& late_;
-  const milliseconds grace_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  bool in_cluster_ = false;
-  bool told_ = false;
-  StopOrders orders_;
-  std::jthread timer_;  // last: joined before what it uses goes
+  const Role peer_role_;
+  std::unique_ptr<transport::DeviceEndpoint> ipc_;
+  std::unique_ptr<transport::NcclEndpoint> nccl_;
 };
 
-// A drain lasts so long; what is cut off at its end needs a moment to be told.
-milliseconds departure_grace(const config::ClusterConfig& config) {
-  return milliseconds(config.faults.drain_timeout_ms) + milliseconds(1000);
+int serve_attention(ServerProcess& process) {
+  const Blueprint& blueprint = process.blueprint();
+  transport::ShmEndpoint endpoint(process.endpoint_options());
+  auto weights = std::make_shared<const model::AttentionWeights>(
+      model::load_attention_weights(blueprint.config().model.path, blueprint.spec()));
+  report_attention(process, weights->num_bytes());
+  AttentionMember member(shm_attention_connect(endpoint),
+                         blueprint.attention_options(process.rank()), blueprint.spec(),
+                         std::move(weights), process.result_sink(), process.failure_sink());
+  return process.serve(member, endpoint.address());
 }
 
-// Runs the client until the cluster or a signal ends it.
-template <typename Member>
-int serve(SignalWatcher& signals, control_plane::ControlClient& client, Departure& departure,
-          const Member& member) {
-  signals.set_handler([&departure](const Signal& /*signal*/) { departure.on_signal(); });
-  client.run();
-  signals.set_handler([](const Signal& /*signal*/) {});
-  if (const std::string refusal = member.refusal(); !refusal.empty()) {
-    spdlog::error("refused by the coordinator: {}", refusal);
-    return 1;
-  }
-  spdlog::info("stopped");
-  return 0;
+int serve_ffn(ServerProcess& process) {
+  const Blueprint& blueprint = process.blueprint();
+  transport::ShmEndpoint endpoint(process.endpoint_options());
+  const auto placement = blueprint.placement().make();
+  auto weights = std::make_shared<const model::FfnWeights>(model::load_ffn_weights(
+      blueprint.config().model.path, blueprint.spec(), placement, process.rank()));
+  report_ffn(process, placement, weights->num_bytes());
+  FfnMember member(shm_ffn_connect(endpoint), blueprint.ffn_options(process.rank()),
+                   blueprint.spec(), std::move(weights), process.failure_sink());
+  return process.serve(member, endpoint.address());
 }
+
+// The GPU's forms. Windows and servers go before what they lie on, in the reverse order of their
+// making; the driver's context goes with the process.
+
+int serve_gpu_attention(ServerProcess& process) {
+  const Blueprint& blueprint = process.blueprint();
+  const auto gpu = open_gpu(process, Role::kAttention);
+  GpuEndpoint endpoint(process, Role::kAttention, gpu);
+  auto weights =
+      std::make_shared<const model::DeviceAttentionWeights>(model::upload_attention_weights(
+          blueprint.config().model.path, blueprint.spec(), gpu.device()));
+  report_attention(process, weights->num_bytes());
+  GpuAttentionMember member(endpoint.connect(), blueprint.attention_options(process.rank()),
+                            blueprint.spec(), std::move(weights), gpu, process.result_sink(),
+                            process.failure_sink());
+  return process.serve(member, endpoint.address());
+}
+
+int serve_gpu_ffn(ServerProcess& process) {
+  const Blueprint& blueprint = process.blueprint();
+  const auto gpu = open_gpu(process, Role::kFfn);
+  GpuEndpoint endpoint(process, Role::kFfn, gpu);
+  const auto placement = blueprint.placement().make();
+  auto weights = std::make_shared<const model::DeviceFfnWeights>(model::upload_ffn_weights(
+      blueprint.config().model.path, blueprint.spec(), placement, process.rank(), gpu.device()));
+  report_ffn(process, placement, weights->num_bytes());
+  GpuFfnMember member(endpoint.connect(), blueprint.ffn_options(process.rank()), blueprint.spec(),
+                      std::move(weights), gpu, process.failure_sink());
+  return process.serve(member, endpoint.address());
+}
+
+using Serve = int (*)(ServerProcess&);
 
 // What a role can fail with before it serves becomes one log line and exit status 1.
-template <typename Body>
-int guarded(const Body& body) {
+int run_server(const config::ClusterConfig& config, Role role, ServerRank rank,
+               const config::DeviceChoice& device, Serve on_cpu, Serve on_gpu) {
+  if (device.is_cuda) {
+    device::set_cuda_environment();  // read at the first CUDA call; no thread may run yet
+  }
+  init_logging(fmt::format("{} {}", to_string(role), rank), config.log_level);
   try {
-    return body();
+    ServerProcess process(config, role, rank);
+    return device.is_cuda ? on_gpu(process) : on_cpu(process);
   } catch (const std::exception& error) {
     spdlog::error("{}", error.what());
     return 1;
@@ -167,62 +139,12 @@ int guarded(const Body& body) {
 }  // namespace
 
 int run_attention_server(const config::ClusterConfig& config, ServerRank rank) {
-  init_logging(fmt::format("attention {}", rank), config.log_level);
-  return guarded([&] {
-    SignalWatcher signals;
-    const auto start = std::chrono::steady_clock::now();
-    const Blueprint blueprint(config);
-    const std::uint64_t incarnation = control_plane::draw_incarnation();
-    transport::ShmEndpoint endpoint(
-        endpoint_options(blueprint, Role::kAttention, rank, incarnation));
-    auto weights = std::make_shared<const model::AttentionWeights>(
-        model::load_attention_weights(config.model.path, blueprint.spec()));
-    spdlog::info("loaded {:.1f} MiB of weights in {:.2f} s; {}",
-                 static_cast<double>(weights->num_bytes()) / (1 << 20), seconds_since(start),
-                 blueprint.describe_attention_memory());
-    LateClient late;
-    AttentionMember member(
-        shm_attention_connect(endpoint), blueprint.attention_options(rank), blueprint.spec(),
-        std::move(weights),
-        [&late](LaneResult result) { late.client->send_result(std::move(result)); },
-        [&late](const Status& status) { late.client->send_failure(status); });
-    Departure departure(member, late, departure_grace(config));
-    late.client = std::make_unique<control_plane::ControlClient>(
-        client_options(config),
-        make_registration(blueprint, Role::kAttention, rank, endpoint, incarnation), departure);
-    const int status = serve(signals, *late.client, departure, member);
-    member.on_shutdown();  // no result may be on its way when the client goes
-    return status;
-  });
+  return run_server(config, Role::kAttention, rank, config.attention.device, serve_attention,
+                    serve_gpu_attention);
 }
 
 int run_ffn_server(const config::ClusterConfig& config, ServerRank rank) {
-  init_logging(fmt::format("ffn {}", rank), config.log_level);
-  return guarded([&] {
-    SignalWatcher signals;
-    const auto start = std::chrono::steady_clock::now();
-    const Blueprint blueprint(config);
-    const std::uint64_t incarnation = control_plane::draw_incarnation();
-    transport::ShmEndpoint endpoint(endpoint_options(blueprint, Role::kFfn, rank, incarnation));
-    const auto placement = blueprint.placement().make();
-    auto weights = std::make_shared<const model::FfnWeights>(
-        model::load_ffn_weights(config.model.path, blueprint.spec(), placement, rank));
-    spdlog::info("loaded {} of {} experts of {} layers, {:.1f} MiB, in {:.2f} s; {}",
-                 placement.experts_of(rank).size(), placement.num_experts(),
-                 blueprint.spec().num_layers, static_cast<double>(weights->num_bytes()) / (1 << 20),
-                 seconds_since(start), blueprint.describe_ffn_memory());
-    LateClient late;
-    FfnMember member(shm_ffn_connect(endpoint), blueprint.ffn_options(rank), blueprint.spec(),
-                     std::move(weights),
-                     [&late](const Status& status) { late.client->send_failure(status); });
-    Departure departure(member, late, departure_grace(config));
-    late.client = std::make_unique<control_plane::ControlClient>(
-        client_options(config),
-        make_registration(blueprint, Role::kFfn, rank, endpoint, incarnation), departure);
-    const int status = serve(signals, *late.client, departure, member);
-    member.on_shutdown();
-    return status;
-  });
+  return run_server(config, Role::kFfn, rank, config.ffn.device, serve_ffn, serve_gpu_ffn);
 }
 
 }  // namespace fastfd::cluster

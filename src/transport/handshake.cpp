@@ -10,6 +10,24 @@
 
 namespace fastfd::transport {
 
+namespace {
+
+void set_text(HandshakeMessage& message, const std::string& text) {
+  std::memcpy(message.text.data(), text.data(), std::min(text.size(), message.text.size() - 1));
+}
+
+}  // namespace
+
+const char* transport_name(WindowKind kind) {
+  switch (kind) {
+    case WindowKind::kSharedMemory:
+      return "shm";
+    case WindowKind::kGpuMemory:
+      return "cuda_ipc";
+  }
+  return "unknown";
+}
+
 std::string server_name(Role role, ServerRank rank) {
   return fmt::format("{} server {}", role == Role::kFfn ? "FFN" : "attention", rank);
 }
@@ -21,6 +39,8 @@ HandshakeMessage make_hello(const LocalServer& self, Epoch epoch) {
   message.incarnation = self.incarnation;
   message.epoch = epoch;
   message.shape = self.shape;
+  message.windows = self.windows;
+  set_text(message, self.place);
   return message;
 }
 
@@ -28,17 +48,18 @@ HandshakeMessage make_refusal(const Status& reason) {
   HandshakeMessage message;
   message.kind = MessageKind::kRefusal;
   message.code = reason.code();
-  const std::size_t length = std::min(reason.message().size(), message.text.size() - 1);
-  std::memcpy(message.text.data(), reason.message().data(), length);
+  set_text(message, reason.message());
   return message;
 }
 
+std::string text_of(const HandshakeMessage& message) {
+  return {message.text.begin(), std::find(message.text.begin(), message.text.end(), '\0')};
+}
+
 Status refusal_reason(const HandshakeMessage& message) {
-  const auto end = std::find(message.text.begin(), message.text.end(), '\0');
   const bool is_known = message.code > StatusCode::kOk && message.code <= StatusCode::kInternal;
-  return Status(
-      is_known ? message.code : StatusCode::kInternal,
-      fmt::format("it refused the connection: {}", std::string(message.text.begin(), end)));
+  return Status(is_known ? message.code : StatusCode::kInternal,
+                fmt::format("it refused the connection: {}", text_of(message)));
 }
 
 Status send_message(const UniqueFd& socket, const HandshakeMessage& message,
@@ -60,12 +81,12 @@ Result<std::optional<ReceivedMessage>> receive_message(const UniqueFd& socket) {
   const std::size_t num_bytes = (*packet)->num_bytes;
   if (num_bytes < kPrefixBytes || received.message.magic != kHandshakeMagic) {
     return Status(StatusCode::kInvalidArgument,
-                  "the process at the other end does not speak FastFD's shm handshake; check the "
+                  "the process at the other end does not speak FastFD's handshake; check the "
                   "data-plane address");
   }
   if (received.message.version != kHandshakeVersion || num_bytes != sizeof(HandshakeMessage)) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("shm handshake version is {} here and {} there; run the same fastfd "
+                  fmt::format("handshake version is {} here and {} there; run the same fastfd "
                               "build on all servers",
                               kHandshakeVersion, received.message.version));
   }
@@ -101,15 +122,21 @@ Status check_epoch(const HandshakeMessage& hello, Epoch expected) {
                             server_name(hello.role, hello.rank), hello.epoch, expected));
 }
 
-Status check_shape(const HandshakeMessage& hello, const WindowShape& here) {
-  if (hello.shape == here) {
+Status check_windows(const HandshakeMessage& hello, WindowKind kind_here,
+                     const WindowShape& shape_here) {
+  std::string difference;
+  if (hello.windows != kind_here) {
+    difference = fmt::format("transport.kind is {} here and {} there", transport_name(kind_here),
+                             transport_name(hello.windows));
+  } else if (hello.shape != shape_here) {
+    difference = describe_difference(shape_here, hello.shape);
+  } else {
     return Status::ok();
   }
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("{} has other windows: {}; start all servers with one cluster file and "
-                  "one model",
-                  server_name(hello.role, hello.rank), describe_difference(here, hello.shape)));
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("{} has other windows: {}; start all servers with one cluster file and "
+                            "one model",
+                            server_name(hello.role, hello.rank), difference));
 }
 
 }  // namespace fastfd::transport

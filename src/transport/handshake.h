@@ -2,12 +2,13 @@
 
 /// Messages with which two servers exchange windows:
 ///
-///   attention server                         FFN server
-///     hello + {combine window, doorbell}  ->   checks
-///     checks                              <-   hello + {dispatch window, doorbell}
-///     accept                              ->   the pair is connected
+///   attention server               FFN server
+///     hello + {descriptors}     ->   checks
+///     checks                    <-   hello + {descriptors}
+///     accept                    ->   the pair is connected
 ///
-/// Either side may answer with a refusal and the reason instead.
+/// Either side may answer with a refusal and the reason instead. The descriptors are those of a
+/// combine window there and a dispatch window back, with `shm` of a doorbell as well.
 
 #include <array>
 #include <cstdint>
@@ -17,16 +18,21 @@
 
 #include "fastfd/core/ids.h"
 #include "fastfd/core/status.h"
-#include "fastfd/transport/shm.h"
+#include "fastfd/transport/port.h"
 #include "transport/unix_socket.h"
 
 namespace fastfd::transport {
 
 inline constexpr std::uint64_t kHandshakeMagic = 0x4d48534446545346;  // "FSTFDSHM"
 /// Raise it when this message or a layout in kernels/layout changes.
-inline constexpr std::uint32_t kHandshakeVersion = 1;
+inline constexpr std::uint32_t kHandshakeVersion = 2;
 
 enum class MessageKind : std::uint32_t { kHello = 1, kAccept = 2, kRefusal = 3 };
+
+/// What windows are made of, which both ends must agree on.
+enum class WindowKind : std::uint32_t { kSharedMemory = 1, kGpuMemory = 2 };
+/// The transport that has such windows: "shm", "cuda_ipc".
+const char* transport_name(WindowKind kind);
 
 /// Sent as it lies in memory: both ends are on one host. The first two fields never move, so that
 /// any two versions can tell that they differ.
@@ -39,8 +45,9 @@ struct HandshakeMessage {
   ServerRank rank = 0;
   WindowShape shape;
   Role role = Role::kAttention;
+  WindowKind windows = WindowKind::kSharedMemory;
   StatusCode code = StatusCode::kOk;  ///< refusal only
-  std::array<char, 512> text{};       ///< refusal only, zero-terminated
+  std::array<char, 512> text{};       ///< zero-terminated; hello: LocalServer::place; refusal: why
 };
 static_assert(std::is_trivially_copyable_v<HandshakeMessage>);
 
@@ -50,6 +57,8 @@ struct LocalServer {
   ServerRank rank = 0;
   std::uint64_t incarnation = 0;
   WindowShape shape;
+  WindowKind windows = WindowKind::kSharedMemory;
+  std::string place{};  ///< for people: the GPU that has its windows; empty with shared memory
 };
 
 /// "FFN server 1"
@@ -57,6 +66,7 @@ std::string server_name(Role role, ServerRank rank);
 
 HandshakeMessage make_hello(const LocalServer& self, Epoch epoch);
 HandshakeMessage make_refusal(const Status& reason);
+std::string text_of(const HandshakeMessage& message);
 /// The reason a peer gave: "it refused the connection: ...". Requires kind kRefusal.
 Status refusal_reason(const HandshakeMessage& message);
 
@@ -76,6 +86,8 @@ Result<std::optional<ReceivedMessage>> receive_message(const UniqueFd& socket);
 Status check_identity(const HandshakeMessage& hello, Role role, ServerRank rank);
 Status check_incarnation(const HandshakeMessage& hello, std::uint64_t expected);
 Status check_epoch(const HandshakeMessage& hello, Epoch expected);
-Status check_shape(const HandshakeMessage& hello, const WindowShape& here);
+/// Both what windows are made of and their shape.
+Status check_windows(const HandshakeMessage& hello, WindowKind kind_here,
+                     const WindowShape& shape_here);
 
 }  // namespace fastfd::transport

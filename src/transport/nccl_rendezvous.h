@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "fastfd/transport/nccl.h"
+#include "transport/deadline.h"
 #include "transport/handshake.h"
-#include "transport/shm_rendezvous.h"
 #include "transport/tcp_socket.h"
 
 namespace fastfd::transport {

@@ -1,103 +1,78 @@
-#include <fmt/format.h>
-#include <sys/random.h>
-#include <unistd.h>
-
-#include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "fastfd/core/check.h"
 #include "fastfd/transport/shm.h"
-#include "fastfd/transport/window_shape.h"
-#include "transport/shm_rendezvous.h"
-#include "transport/unix_socket.h"
+#include "transport/rendezvous.h"
+#include "transport/window_layouts.h"
 #include "transport/window_ports.h"
 
 namespace fastfd::transport {
 namespace {
 
-/// Unique over processes, restarts and clusters of one host.
-std::string make_abstract_address(Role role, ServerRank rank) {
-  std::uint64_t nonce = 0;
-  check(::getrandom(&nonce, sizeof(nonce), 0) == sizeof(nonce), "no random bytes");
-  return fmt::format("unix:@fastfd-{}-{}-{}-{:016x}", to_string(role), rank, ::getpid(), nonce);
-}
+enum PieceIndex : std::size_t { kWindow, kDoorbell };
 
-void require(const Status& status) {
-  if (!status) {
-    throw std::invalid_argument(status.message());
-  }
-}
+Doorbell doorbell_at(std::byte* page) { return Doorbell(reinterpret_cast<DoorbellPage*>(page)); }
 
 }  // namespace
 
 struct ShmEndpoint::Impl {
-  LocalServer self;
+  Rendezvous rendezvous;
   WaitPolicy wait_policy;
-  std::string address;
-  UniqueFd listener;
-  std::vector<ParkedDialler> parked;
+  SharedMemoryMaker maker;
+
+  template <typename Port, typename Implementation>
+  Result<std::shared_ptr<Port>> connect(Epoch epoch, std::span<const PeerAddress> peers,
+                                        const ConnectOptions& options) {
+    const std::size_t bell_bytes = doorbell_bytes();
+    auto memory = rendezvous.exchange(epoch, peers, options,
+                                      {maker,
+                                       {window_piece(rendezvous.self()),
+                                        {"doorbell", bell_bytes, bell_bytes, /*is_common=*/true}}});
+    if (!memory) {
+      return memory.status();
+    }
+    return std::shared_ptr<Port>(std::make_shared<Implementation>(
+        make_parts(epoch, peers.front().rank, std::move(*memory))));
+  }
+
+  PortParts make_parts(Epoch epoch, ServerRank any_peer, EpochMemory memory) const {
+    const bool is_ffn = rendezvous.self().role == Role::kFfn;
+    auto owned = std::make_shared<EpochMemory>(std::move(memory));
+    PortParts parts{rendezvous.self().shape,
+                    wait_policy,
+                    epoch,
+                    doorbell_at(owned->own(any_peer, kDoorbell)),
+                    {},
+                    owned};
+    parts.pairs.resize(owned->num_ranks());
+    for (ServerRank rank = 0; rank < parts.pairs.size(); ++rank) {
+      if (std::byte* own = owned->own(rank, kWindow); own != nullptr) {
+        std::byte* peers = owned->peers(rank, kWindow);
+        parts.pairs[rank] = {is_ffn ? own : peers, is_ffn ? peers : own,
+                             doorbell_at(owned->peers(rank, kDoorbell))};
+      }
+    }
+    return parts;
+  }
 };
 
-ShmEndpoint::ShmEndpoint(const ShmEndpointOptions& options) : impl_(std::make_unique<Impl>()) {
-  require(validate(options.shape));
-  if (options.role == Role::kCoordinator || options.rank >= kMaxServers) {
-    throw std::invalid_argument(
-        fmt::format("shm transport: role {} rank {} has no data plane; ranks are 0 to {}",
-                    to_string(options.role), options.rank, kMaxServers - 1));
-  }
-  impl_->self = {options.role, options.rank, options.incarnation, options.shape};
-  impl_->wait_policy = options.wait_policy;
-  impl_->address =
-      options.address.empty() ? make_abstract_address(options.role, options.rank) : options.address;
-  require(check_unix_address(impl_->address));
-  Result<UniqueFd> listener = listen_unix(impl_->address);
-  if (!listener) {
-    throw std::system_error(
-        std::make_error_code(std::errc::address_in_use),
-        fmt::format("{} cannot listen at {}; use another data-plane address",
-                    server_name(options.role, options.rank), listener.status().message()));
-  }
-  impl_->listener = std::move(*listener);
-}
+ShmEndpoint::ShmEndpoint(const EndpointOptions& options)
+    : impl_(new Impl{{options, WindowKind::kSharedMemory}, options.wait_policy, {}}) {}
+ShmEndpoint::~ShmEndpoint() = default;
 
-ShmEndpoint::~ShmEndpoint() {
-  constexpr std::size_t kSchemeLength = 5;  // "unix:"
-  if (impl_->listener.is_open() && impl_->address[kSchemeLength] == '/') {
-    ::unlink(impl_->address.c_str() + kSchemeLength);
-  }
-}
-
-const std::string& ShmEndpoint::address() const { return impl_->address; }
+const std::string& ShmEndpoint::address() const { return impl_->rendezvous.address(); }
 
 Result<std::shared_ptr<AttentionPort>> ShmEndpoint::connect_attention(
     Epoch epoch, std::span<const PeerAddress> ffn_servers, const ConnectOptions& options) {
-  check(impl_->self.role == Role::kAttention, "only attention servers dial FFN servers");
-  if (Status status = check_peers(ffn_servers, /*needs_addresses=*/true); !status) {
-    return status;
-  }
-  Result<EpochMemory> memory = dial_ffn_servers(impl_->self, epoch, ffn_servers, Deadline(options));
-  if (!memory) {
-    return memory.status();
-  }
-  return std::shared_ptr<AttentionPort>(std::make_shared<WindowAttentionPort>(
-      make_port_parts(impl_->self, impl_->wait_policy, epoch, std::move(*memory))));
+  check(impl_->rendezvous.self().role == Role::kAttention,
+        "only attention servers dial FFN servers");
+  return impl_->connect<AttentionPort, WindowAttentionPort>(epoch, ffn_servers, options);
 }
 
 Result<std::shared_ptr<FfnPort>> ShmEndpoint::connect_ffn(
     Epoch epoch, std::span<const PeerAddress> attention_servers, const ConnectOptions& options) {
-  check(impl_->self.role == Role::kFfn, "only FFN servers await attention servers");
-  if (Status status = check_peers(attention_servers, /*needs_addresses=*/false); !status) {
-    return status;
-  }
-  Result<EpochMemory> memory =
-      await_attention_servers(impl_->self, impl_->address, impl_->listener, epoch,
-                              attention_servers, Deadline(options), impl_->parked);
-  if (!memory) {
-    return memory.status();
-  }
-  return std::shared_ptr<FfnPort>(std::make_shared<WindowFfnPort>(
-      make_port_parts(impl_->self, impl_->wait_policy, epoch, std::move(*memory))));
+  check(impl_->rendezvous.self().role == Role::kFfn, "only FFN servers await attention servers");
+  return impl_->connect<FfnPort, WindowFfnPort>(epoch, attention_servers, options);
 }
 
 }  // namespace fastfd::transport

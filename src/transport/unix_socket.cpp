@@ -77,8 +77,8 @@ Status check_unix_address(const std::string& address) {
   if (!view.starts_with(kScheme) || view.size() < kScheme.size() + 2 ||
       (view[kScheme.size()] != '/' && view[kScheme.size()] != '@')) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' is not a shm address; it must be unix:/path/of/socket or "
-                              "unix:@name",
+                  fmt::format("'{}' is not a data-plane address of this host; it must be "
+                              "unix:/path/of/socket or unix:@name",
                               address));
   }
   constexpr std::size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;

@@ -78,8 +78,8 @@ std::string address_of(Role role, ServerRank rank, std::uint64_t incarnation = 1
                      incarnation);
 }
 
-ShmEndpointOptions server(Role role, ServerRank rank, const WindowShape& shape,
-                          std::uint64_t incarnation = 1, std::uint32_t spin_us = 0) {
+EndpointOptions server(Role role, ServerRank rank, const WindowShape& shape,
+                       std::uint64_t incarnation = 1, std::uint32_t spin_us = 0) {
   return {role, rank, incarnation, shape, WaitPolicy{spin_us}, address_of(role, rank, incarnation)};
 }
 

@@ -2,7 +2,6 @@
 // peers. Runs with and without MPS (scripts/with-mps).
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -11,14 +10,10 @@
 #include "fastfd/device/cuda.h"
 #include "fastfd/device/cuda_window.h"
 #include "tests/gpu/peer_process.h"
-#include "tests/gpu/probe_kernels.h"
+#include "tests/gpu/probe.h"
 
 namespace fastfd::testing {
 namespace {
-
-using layout::AbortState;
-
-constexpr std::uint64_t kBoundNs = 15'000'000'000;
 
 class ProcessesConcurrentTest : public ::testing::Test {
  protected:
@@ -26,41 +21,25 @@ class ProcessesConcurrentTest : public ::testing::Test {
     auto mapped = device::DeviceWindow::map_peer(gpu_, peer_.window_fd(), ProbeWindow::bytes());
     ASSERT_TRUE(mapped) << mapped.status().to_string();
     mapped_.emplace(std::move(*mapped));
-    ASSERT_TRUE(device::fill_async(state_.data(), 0, state_.num_bytes(), stream_.handle()));
-    ASSERT_TRUE(stream_.synchronize());
   }
 
   ProbeWindow window() const { return {mapped_->data()}; }
-  WaitLimits limits() const {
-    return {words_.as<std::uint32_t>(), state_.as<AbortState>(), kBoundNs};
-  }
 
   /// Words of the peer's payload that are not what it was told to write.
   std::uint32_t receive(std::uint32_t seed, std::uint64_t value) {
-    std::uint32_t* num_wrong = words_.as<std::uint32_t>() + 32;
-    Status status = launch_receive({window().payload_from_peer(), ProbeWindow::kNumWords, seed,
-                                    window().from_peer(), value, limits(), num_wrong},
-                                   stream_.handle());
-    EXPECT_TRUE(status) << status.to_string();
-    status = stream_.synchronize();
-    EXPECT_TRUE(status) << status.to_string();
-    return *num_wrong;
+    const auto num_wrong = probe_.receive(window().channel_from_peer(), seed, value);
+    EXPECT_TRUE(num_wrong) << num_wrong.status().to_string();
+    return num_wrong ? *num_wrong : ProbeWindow::kNumWords;
   }
 
   void post(std::uint32_t seed, std::uint64_t value) {
-    Status status = launch_post(
-        {window().payload_to_peer(), ProbeWindow::kNumWords, seed, window().to_peer(), value},
-        stream_.handle());
-    EXPECT_TRUE(status) << status.to_string();
-    status = stream_.synchronize();
+    const Status status = probe_.post(window().channel_to_peer(), seed, value);
     EXPECT_TRUE(status) << status.to_string();
   }
 
   PeerProcess peer_{::testing::UnitTest::GetInstance()->current_test_info()->name()};
   device::CudaDevice gpu_ = device::CudaDevice::open(0);
-  device::DeviceStream stream_{gpu_};
-  device::DeviceBuffer state_{gpu_, sizeof(AbortState)};
-  device::PinnedBuffer words_{gpu_, 4096};
+  Probe probe_{gpu_};
   std::optional<device::DeviceWindow> mapped_;
 };
 
@@ -93,11 +72,11 @@ TEST_F(ProcessesConcurrentTest, FlagsGoBackAndForth) {
   // Without MPS the processes take turns on the GPU, at milliseconds a turn.
   const std::uint32_t num_rounds = gpu_.uses_mps() ? 10'000 : 50;
   peer_.send({PeerTask::kPingPong, 0, 1, num_rounds});
-  std::uint64_t* elapsed_ns = words_.as<std::uint64_t>() + 64;
-  ASSERT_TRUE(launch_ping_pong(
-      {window().to_peer(), window().from_peer(), 1, num_rounds, false, limits(), elapsed_ns},
-      stream_.handle()));
-  ASSERT_TRUE(stream_.synchronize());
+  const std::uint64_t* elapsed_ns = probe_.elapsed_ns();
+  ASSERT_TRUE(launch_ping_pong({window().to_peer(), window().from_peer(), 1, num_rounds, false,
+                                probe_.limits(), probe_.elapsed_ns()},
+                               probe_.stream().handle()));
+  ASSERT_TRUE(probe_.stream().synchronize());
   EXPECT_TRUE(peer_.receive().is_ok);
   ASSERT_NE(*elapsed_ns, 0U) << "gave up";
   std::printf("flag round trip between two processes, %s MPS: %.3f us\n",

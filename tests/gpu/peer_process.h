@@ -3,21 +3,21 @@
 /// A second process on the same GPU: this program again, started with `--peer ADDRESS`. It owns a
 /// window, hands it over, and runs kernels on it when told to.
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "tests/gpu/child_process.h"
+#include "tests/gpu/probe.h"
 #include "transport/memory.h"
 
 namespace fastfd::testing {
 
 /// What lies where in the peer's window.
 struct ProbeWindow {
-  static constexpr std::size_t kNumWords = 16384;
+  static constexpr std::uint32_t kNumWords = 16384;
   std::byte* base;
 
   std::uint64_t* to_peer() const { return reinterpret_cast<std::uint64_t*>(base); }
@@ -25,6 +25,8 @@ struct ProbeWindow {
   std::uint64_t* never() const { return reinterpret_cast<std::uint64_t*>(base + 256); }
   std::uint32_t* payload_to_peer() const { return reinterpret_cast<std::uint32_t*>(base + 4096); }
   std::uint32_t* payload_from_peer() const { return payload_to_peer() + kNumWords; }
+  ProbeChannel channel_to_peer() const { return {to_peer(), payload_to_peer(), kNumWords}; }
+  ProbeChannel channel_from_peer() const { return {from_peer(), payload_from_peer(), kNumWords}; }
   static constexpr std::size_t bytes() { return 4096 + 2 * kNumWords * sizeof(std::uint32_t); }
 };
 
@@ -55,9 +57,6 @@ class PeerProcess {
  public:
   /// Starts it and takes its window. Throws std::runtime_error if it doesn't come up.
   explicit PeerProcess(const std::string& name);
-  ~PeerProcess();  ///< kills it if it still runs
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
 
   int window_fd() const { return window_fd_.get(); }
   void send(const PeerCommand& command);
@@ -66,15 +65,12 @@ class PeerProcess {
     send(command);
     return receive();
   }
-  /// SIGKILL, and waits until it is gone.
-  void kill();
-  /// Exit status after a clean end; -1 after a signal or none within 20 s.
-  int wait_for_exit();
+  void kill() { child_.kill(); }
+  int wait_for_exit() { return child_.wait_for_exit(); }
 
  private:
-  transport::UniqueFd socket_;
+  ChildProcess child_;
   transport::UniqueFd window_fd_;
-  pid_t pid_ = -1;
 };
 
 /// `main` calls this first: runs the peer and returns its exit status if the arguments say so.

@@ -15,3 +15,6 @@ fastfd_add_test(transport_handshake_test
 fastfd_add_test(transport_nccl_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/transport_nccl_test.cpp
   DEPENDS fastfd::transport fastfd::layout fmt::fmt)
+fastfd_add_test(transport_device_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/transport_device_test.cpp
+  DEPENDS fastfd::transport fastfd::layout fmt::fmt)

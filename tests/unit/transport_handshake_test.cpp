@@ -31,8 +31,8 @@ using FfnResult = Result<std::shared_ptr<FfnPort>>;
 constexpr ConnectOptions kPatient{seconds(60), nullptr};
 constexpr ConnectOptions kImpatient{milliseconds(150), nullptr};
 
-ShmEndpointOptions server(Role role, ServerRank rank, std::uint64_t incarnation = 1,
-                          WindowShape shape = small_shape()) {
+EndpointOptions server(Role role, ServerRank rank, std::uint64_t incarnation = 1,
+                       WindowShape shape = small_shape()) {
   return {role, rank, incarnation, shape, WaitPolicy{0}, ""};
 }
 
@@ -99,7 +99,7 @@ TEST_F(Handshake, EitherSideMayComeFirst) {
 }
 
 TEST_F(Handshake, AddressMayBeKnownBeforeItListens) {
-  ShmEndpointOptions options = server(Role::kFfn, 0);
+  EndpointOptions options = server(Role::kFfn, 0);
   options.address = fmt::format("unix:@fastfd-test-later-{}", ::getpid());
   auto dialling = dial(attention_, 1, {{0, 1, options.address}});
   std::this_thread::sleep_for(milliseconds(50));
@@ -256,7 +256,7 @@ TEST_F(Handshake, OtherVersionIsToldBothNumbers) {
   hello.version = 99;
   ASSERT_TRUE(send_message(*socket, hello));
   const FfnResult ffn = ffn_.connect_ffn(1, std::array{at(0, attention_)}, kImpatient);
-  EXPECT_THAT(ffn.status().message(), HasSubstr("shm handshake version is 1 here and 99 there"));
+  EXPECT_THAT(ffn.status().message(), HasSubstr("handshake version is 2 here and 99 there"));
 }
 
 TEST_F(Handshake, HelloWithoutWindowsIsRefused) {
@@ -309,7 +309,7 @@ TEST_F(Handshake, PeerListsThatMakeNoSenseAreRefused) {
 }
 
 TEST(ShmAddress, SocketFileIsReplacedWhenStaleAndRemovedAtTheEnd) {
-  ShmEndpointOptions options = server(Role::kFfn, 0);
+  EndpointOptions options = server(Role::kFfn, 0);
   const std::string path = testing::TempDir() + fmt::format("fastfd-{}.sock", ::getpid());
   options.address = "unix:" + path;
   {
@@ -329,7 +329,7 @@ TEST(ShmAddress, SocketFileIsReplacedWhenStaleAndRemovedAtTheEnd) {
 }
 
 TEST(ShmAddress, EndpointsRefuseWhatCannotBe) {
-  ShmEndpointOptions options = server(Role::kFfn, 0);
+  EndpointOptions options = server(Role::kFfn, 0);
   options.address = "unix:relative";
   EXPECT_THROW(ShmEndpoint endpoint(options), std::invalid_argument);
   options.address = "unix:/" + std::string(200, 'x');

@@ -54,11 +54,11 @@ inline Cluster make_shm_cluster(const WindowShape& shape, std::uint32_t num_atte
   std::vector<std::unique_ptr<ShmEndpoint>> ffn;
   for (ServerRank rank = 0; rank < num_attention; ++rank) {
     attention.push_back(std::make_unique<ShmEndpoint>(
-        ShmEndpointOptions{Role::kAttention, rank, 1, shape, policy, ""}));
+        EndpointOptions{Role::kAttention, rank, 1, shape, policy, ""}));
   }
   for (ServerRank rank = 0; rank < num_ffn; ++rank) {
     ffn.push_back(
-        std::make_unique<ShmEndpoint>(ShmEndpointOptions{Role::kFfn, rank, 1, shape, policy, ""}));
+        std::make_unique<ShmEndpoint>(EndpointOptions{Role::kFfn, rank, 1, shape, policy, ""}));
   }
   const std::vector<PeerAddress> attention_peers = peers_of(attention);
   const std::vector<PeerAddress> ffn_peers = peers_of(ffn);

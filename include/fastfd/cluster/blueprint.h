@@ -13,6 +13,10 @@ namespace fastfd::cluster {
 /// Throws config::ConfigError if a pool's device can't be had in this build or on this machine.
 void require_devices(const config::ClusterConfig& config);
 
+/// Throws config::ConfigError if servers that are processes can't meet over this transport with
+/// these devices: GPUs write into each other's memory (cuda_ipc), CPUs into shared memory.
+void require_process_transport(const config::ClusterConfig& config);
+
 /// Everything the roles derive from one cluster file and one model: the only place that does, so
 /// that coordinator, attention and FFN servers can't disagree. Immutable.
 class Blueprint {

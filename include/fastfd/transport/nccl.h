@@ -43,7 +43,7 @@
 #include "fastfd/device/cuda.h"
 #include "fastfd/transport/device_port.h"
 #include "fastfd/transport/port.h"
-#include "fastfd/transport/shm.h"
+#include "fastfd/transport/endpoint.h"
 
 namespace fastfd::transport {
 

@@ -1,42 +1,15 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "fastfd/core/ids.h"
 #include "fastfd/core/status.h"
+#include "fastfd/transport/endpoint.h"
 #include "fastfd/transport/port.h"
 
 namespace fastfd::transport {
-
-/// Who a server is and what it agrees on with all others.
-struct ShmEndpointOptions {
-  Role role = Role::kAttention;  ///< kAttention or kFfn
-  ServerRank rank = 0;
-  std::uint64_t incarnation = 0;  ///< as registered with the coordinator
-  WindowShape shape;
-  WaitPolicy wait_policy;
-  /// "unix:/path/of/socket" or "unix:@abstract-name"; empty: an abstract name of its own, which
-  /// leaves no file behind however the process ends.
-  std::string address;
-};
-
-/// A server of the other role, as the topology of an epoch names it.
-struct PeerAddress {
-  ServerRank rank = 0;
-  std::uint64_t incarnation = 0;
-  std::string address;  ///< ShmEndpoint::address() of that server
-};
-
-struct ConnectOptions {
-  std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  /// Optional: setting it makes the call return kAborted within 50 ms.
-  const std::atomic<bool>* cancel = nullptr;
-};
 
 /// `shm`: servers that are processes of one host. An endpoint listens on a Unix socket from
 /// construction on; per epoch it exchanges windows (sealed memfds) with the servers of the other
@@ -48,7 +21,8 @@ struct ConnectOptions {
 /// outlives its endpoint. One thread at a time calls connect functions; `cancel` may be set by any.
 ///
 /// Errors of the connect functions, each naming peer, address and remedy:
-///   kInvalidArgument   shapes or handshake versions differ, or the peer list makes no sense
+///   kInvalidArgument   shapes, transports or handshake versions differ, or the peer list makes no
+///                      sense
 ///   kUnavailable       a peer is of another incarnation than the topology says
 ///   kDeadlineExceeded  peers that did not answer (FFN: did not dial) in time, and why if known
 ///   kAborted           cancelled, or the peer is at a later epoch already
@@ -57,7 +31,7 @@ class ShmEndpoint {
  public:
   /// Throws std::invalid_argument for options that can't be, std::system_error if the address is
   /// taken or can't be bound.
-  explicit ShmEndpoint(const ShmEndpointOptions& options);
+  explicit ShmEndpoint(const EndpointOptions& options);
   ~ShmEndpoint();
   ShmEndpoint(const ShmEndpoint&) = delete;
   ShmEndpoint& operator=(const ShmEndpoint&) = delete;

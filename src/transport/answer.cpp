@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fastfd/core/logging.h"
-#include "transport/shm_rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace fastfd::transport {
 namespace {
@@ -105,8 +105,9 @@ class Answerer {
     return Status::ok();
   }
 
-  /// Answers, parks or refuses. Only a peer that belongs to this epoch and has other windows is an
-  /// error of the whole attempt: it would not get better by waiting.
+  /// Answers, parks or refuses. Only a peer that belongs to this epoch and has other windows, or
+  /// such as can't be reached, is an error of the whole attempt: it would not get better by
+  /// waiting.
   Status take_hello(Line& line, ReceivedMessage hello) {
     const HandshakeMessage& message = hello.message;
     if (message.kind == MessageKind::kHello && message.epoch > epoch_) {
@@ -132,16 +133,15 @@ class Answerer {
       refuse(line.socket, status);
       return Status::ok();
     }
-    if (status = check_shape(message, self_.shape); !status) {
+    if (status = check_windows(message, self_.windows, self_.shape); !status) {
       refuse(line.socket, mirrored(message));
       return status;
     }
-    if (status = memory_.map_peer(self_, peer->rank, hello.fds); !status) {
+    if (status = memory_.map_peer(self_, hello); !status) {
       refuse(line.socket, status);
-      return Status::ok();
+      return status.code() == StatusCode::kUnavailable ? status : Status::ok();
     }
-    const std::array fds{memory_.windows[peer->rank].fd.get(), memory_.doorbell.fd.get()};
-    if (send_message(line.socket, make_hello(self_, epoch_), fds)) {
+    if (send_message(line.socket, make_hello(self_, epoch_), memory_.descriptors_for(peer->rank))) {
       lines_.push_back({std::move(line.socket), peer});
     }
     return Status::ok();
@@ -160,9 +160,9 @@ class Answerer {
     return Status::ok();
   }
 
-  /// The shapes' difference as the dialler sees it.
+  /// The windows' difference as the dialler sees it.
   Status mirrored(const HandshakeMessage& theirs) const {
-    return check_shape(make_hello(self_, epoch_), theirs.shape);
+    return check_windows(make_hello(self_, epoch_), theirs.windows, theirs.shape);
   }
 
   const PeerAddress* find_peer(const HandshakeMessage& message) const {
@@ -189,10 +189,11 @@ class Answerer {
     return Status(
         StatusCode::kDeadlineExceeded,
         fmt::format("{} did not connect to {} at {} within {} ms{}; check that it runs on this "
-                    "host (transport kind shm) and in epoch {}",
+                    "host (transport kind {}) and in epoch {}",
                     fmt::join(missing, ", "), server_name(self_.role, self_.rank), address_,
                     deadline_.timeout().count(),
-                    last_refusal_.empty() ? "" : " (last refusal: " + last_refusal_ + ")", epoch_));
+                    last_refusal_.empty() ? "" : " (last refusal: " + last_refusal_ + ")",
+                    transport_name(self_.windows), epoch_));
   }
 
   const LocalServer& self_;
@@ -215,13 +216,10 @@ Result<EpochMemory> await_attention_servers(const LocalServer& self, const std::
                                             const UniqueFd& listener, Epoch epoch,
                                             std::span<const PeerAddress> attention_servers,
                                             const Deadline& deadline,
-                                            std::vector<ParkedDialler>& parked) {
-  Result<EpochMemory> memory = EpochMemory::make(self, epoch, attention_servers);
-  if (!memory) {
-    return memory.status();
-  }
+                                            std::vector<ParkedDialler>& parked,
+                                            EpochMemory memory) {
   return Answerer(self, address, listener, epoch, attention_servers, deadline, parked,
-                  std::move(*memory))
+                  std::move(memory))
       .run();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cluster/members.h"
+#include "fastfd/transport/cuda_ipc.h"
 #include "fastfd/transport/shm.h"
 
 namespace fastfd::cluster {
@@ -9,5 +10,7 @@ namespace fastfd::cluster {
 /// topology names them.
 Connect<transport::AttentionPort> shm_attention_connect(transport::ShmEndpoint& endpoint);
 Connect<transport::FfnPort> shm_ffn_connect(transport::ShmEndpoint& endpoint);
+/// `peer_role`: the other role.
+Connect<transport::DevicePort> device_connect(transport::DeviceEndpoint& endpoint, Role peer_role);
 
 }  // namespace fastfd::cluster

@@ -2,12 +2,11 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
 #include "fastfd/core/logging.h"
-#include "transport/shm_rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace fastfd::transport {
 namespace {
@@ -80,8 +79,8 @@ class Dialler {
       status = check_same_user(*socket);
     }
     if (status) {
-      const std::array fds{memory_.windows[call.peer->rank].fd.get(), memory_.doorbell.fd.get()};
-      status = send_message(*socket, make_hello(self_, epoch_), fds);
+      status = send_message(*socket, make_hello(self_, epoch_),
+                            memory_.descriptors_for(call.peer->rank));
     }
     if (!status) {
       call.state = status.message();
@@ -134,10 +133,10 @@ class Dialler {
       status = check_epoch(answer.message, epoch_);
     }
     if (status) {
-      status = check_shape(answer.message, self_.shape);
+      status = check_windows(answer.message, self_.windows, self_.shape);
     }
     if (status) {
-      status = memory_.map_peer(self_, call.peer->rank, answer.fds);
+      status = memory_.map_peer(self_, answer);
     }
     if (!status) {
       static_cast<void>(send_message(call.socket, make_refusal(status)));
@@ -160,9 +159,9 @@ class Dialler {
     }
     return fmt::format(
         "{} has no connection in epoch {} to {} (timeout {} ms); check that it runs on this host "
-        "(transport kind shm) and that its data-plane address is right",
+        "(transport kind {}) and that its data-plane address is right",
         server_name(self_.role, self_.rank), epoch_, fmt::join(missing, ", "),
-        deadline_.timeout().count());
+        deadline_.timeout().count(), transport_name(self_.windows));
   }
 
   const LocalServer& self_;
@@ -176,12 +175,8 @@ class Dialler {
 
 Result<EpochMemory> dial_ffn_servers(const LocalServer& self, Epoch epoch,
                                      std::span<const PeerAddress> ffn_servers,
-                                     const Deadline& deadline) {
-  Result<EpochMemory> memory = EpochMemory::make(self, epoch, ffn_servers);
-  if (!memory) {
-    return memory.status();
-  }
-  return Dialler(self, epoch, ffn_servers, deadline, std::move(*memory)).run();
+                                     const Deadline& deadline, EpochMemory memory) {
+  return Dialler(self, epoch, ffn_servers, deadline, std::move(memory)).run();
 }
 
 }  // namespace fastfd::transport
