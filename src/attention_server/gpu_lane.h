@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attention_server/sequence_table.h"
 #include "fastfd/attention_server/attention_server.h"
@@ -97,7 +98,20 @@ class GpuLane {
   /// Zeros what kernels expect to find zero. Nothing of the lane may be running.
   Status reset();
 
+  /// GPU memory of a lane of this shape.
+  static std::uint64_t num_bytes(const model::ModelSpec& spec, const GpuLaneShape& shape);
+
  private:
+  struct Array {
+    device::DeviceBuffer GpuLane::*buffer;
+    std::size_t num_bytes;
+  };
+  /// All of a lane's memory on the GPU: what the constructor allocates and num_bytes() counts.
+  static std::vector<Array> arrays(const model::ModelSpec& spec, const GpuLaneShape& shape);
+  /// Of attention, without its memory.
+  static kernels::cuda::AttentionWorkspace make_workspace(const model::ModelSpec& spec,
+                                                          const GpuLaneShape& shape);
+
   struct RingEntry {
     GpuLaneStaging staging;
     device::DeviceEvent done;
@@ -108,6 +122,7 @@ class GpuLane {
   device::DeviceStream stream_;
   std::vector<RingEntry> ring_;
   std::uint32_t current_ = 0;
+  device::DeviceBuffer control_, rows_, spans_, samples_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
   device::DeviceBuffer logits_, adjusted_logits_, results_;

@@ -37,7 +37,7 @@ Blueprint::Blueprint(config::ClusterConfig config)
   }
   const std::uint64_t pool_tokens =
       std::uint64_t{config_.attention.kv_cache.pages} * config_.attention.kv_cache.page_size;
-  if (pool_tokens < max_model_len()) {
+  if (!pages_are_auto() && pool_tokens < max_model_len()) {
     throw config::ConfigError(
         fmt::format("{}: attention.kv_cache.pages: {} pages of {} tokens hold {} tokens, less than "
                     "one sequence "
@@ -54,7 +54,7 @@ Blueprint::Blueprint(config::ClusterConfig config)
 // Pages become resident as they are first used, so a pool that is too large would end the servers
 // in the middle of the day instead of at start-up.
 void Blueprint::refuse_what_does_not_fit() const {
-  if (config_.attention.device.is_cuda) {
+  if (config_.on_gpus()) {
     return;  // the GPU's memory is budgeted where it is
   }
   const std::uint64_t host_bytes = config::HostFacts::detect().memory_bytes;
@@ -68,15 +68,17 @@ void Blueprint::refuse_what_does_not_fit() const {
   }
 }
 
-std::size_t Blueprint::kv_cache_bytes() const {
+std::size_t Blueprint::kv_page_bytes() const {
   const auto& kv = config_.attention.kv_cache;
-  return std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size * spec_.num_kv_heads *
-         spec_.head_dim * dtype_bytes(kv.dtype);
+  return std::size_t{2} * spec_.num_layers * kv.page_size * spec_.num_kv_heads * spec_.head_dim *
+         dtype_bytes(kv.dtype);
 }
 
-bool Blueprint::uses_graphs() const {
-  return config_.attention.device.is_cuda && config_.scheduler.graphs;
+std::size_t Blueprint::kv_cache_bytes() const {
+  return kv_page_bytes() * config_.attention.kv_cache.pages;
 }
+
+bool Blueprint::uses_graphs() const { return config_.on_gpus() && config_.scheduler.graphs; }
 
 std::uint32_t Blueprint::max_model_len() const {
   return config_.model.max_model_len != 0 ? config_.model.max_model_len : spec_.max_positions;
@@ -101,14 +103,20 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .num_layers = spec_.num_layers};
 }
 
+DType Blueprint::dispatch_dtype() const {
+  if (config_.on_gpus()) {
+    return config_.transport.dispatch_dtype;
+  }
+  // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
+  return config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
+
 transport::WindowShape Blueprint::window_shape() const {
   return {.max_lane_rows = config_.max_lane_rows(),
           .hidden_dim = spec_.hidden_dim,
           .max_routes_per_row = spec_.experts_per_token,
           .num_layers = spec_.num_layers,
-          // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
-          .dispatch_dtype =
-              config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16,
+          .dispatch_dtype = dispatch_dtype(),
           .combine_dtype = config_.transport.combine_dtype};
 }
 

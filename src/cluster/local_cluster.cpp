@@ -7,12 +7,14 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
 
 #include "cluster/colocated.h"
 #include "cluster/direct_link.h"
+#include "cluster/gpu_memory.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "cluster/shm_connect.h"
@@ -62,12 +64,21 @@ struct AttentionMeter {
 struct Participant {
   Role role = Role::kAttention;
   ServerRank rank = 0;
+  std::uint32_t num_pages = 0;  // of an attention server that finds out by itself
   std::unique_ptr<transport::ShmEndpoint> endpoint;
   std::unique_ptr<control_plane::ServerHandler> handler;
   std::shared_ptr<DirectLink> link;
   std::unique_ptr<control_plane::ControlClient> client;
   std::thread client_thread;
 };
+
+std::uint64_t gpu_bytes(const ClusterWeights& weights) {
+  std::uint64_t num_bytes = weights.gpu_attention->num_bytes();
+  for (const auto& ffn : weights.gpu_ffn) {
+    num_bytes += ffn->num_bytes();
+  }
+  return num_bytes;
+}
 
 }  // namespace
 
@@ -76,7 +87,7 @@ ClusterWeights load_cluster_weights(const Blueprint& blueprint) {
   const auto& path = config.model.path;
   const auto placement = blueprint.placement().make();
   ClusterWeights weights;
-  if (config.attention.device.is_cuda) {
+  if (config.on_gpus()) {
     const auto device = device::CudaDevice::open(config.attention.device.first_gpu);
     weights.gpu_attention = std::make_shared<const model::DeviceAttentionWeights>(
         model::upload_attention_weights(path, blueprint.spec(), device));
@@ -116,6 +127,10 @@ class LocalCluster::Impl {
     if (options.colocated &&
         (blueprint.config().attention.servers != 1 || blueprint.config().ffn.servers != 1)) {
       throw std::invalid_argument("a co-located cluster has one server of each role");
+    }
+    if (blueprint.config().on_gpus()) {
+      gpu_memory_.emplace(device::CudaDevice::open(blueprint.config().attention.device.first_gpu),
+                          gpu_bytes(weights));
     }
     make_engine();
     for (ServerRank rank = 0; rank < blueprint.config().attention.servers; ++rank) {
@@ -210,7 +225,7 @@ class LocalCluster::Impl {
   }
 
   void make_attention(Participant& member, const ClusterWeights& weights) {
-    if (blueprint_.config().attention.device.is_cuda) {
+    if (blueprint_.config().on_gpus()) {
       make_gpu_attention(member, weights);
       return;
     }
@@ -244,10 +259,15 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->attention_port(rank);
     };
+    // The weights are there once, but count for each server, as they would in processes of their
+    // own.
+    const auto options =
+        gpu_memory_->attention_options(blueprint_, member.rank, weights.gpu_attention->num_bytes());
+    member.num_pages = options.num_pages;
     member.handler = std::make_unique<
         AttentionMemberOf<attention_server::GpuAttentionServer, transport::DevicePort>>(
-        std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
-        weights.gpu_attention, gpu_part(blueprint_.config(), Role::kAttention, member.rank),
+        std::move(connect), options, blueprint_.spec(), weights.gpu_attention,
+        gpu_part(blueprint_.config(), Role::kAttention, member.rank),
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
         [this, &member](const Status& status) { on_failure(member, status); });
   }
@@ -260,13 +280,16 @@ class LocalCluster::Impl {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
     member.handler = std::make_unique<FfnMemberOf<ffn_server::GpuFfnServer, transport::DevicePort>>(
-        std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
-        weights.gpu_ffn.at(member.rank), gpu_part(blueprint_.config(), Role::kFfn, member.rank),
+        std::move(connect),
+        gpu_memory_->ffn_options(blueprint_, member.rank,
+                                 weights.gpu_ffn.at(member.rank)->num_bytes()),
+        blueprint_.spec(), weights.gpu_ffn.at(member.rank),
+        gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
   void make_ffn(Participant& member, const ClusterWeights& weights) {
-    if (blueprint_.config().attention.device.is_cuda) {
+    if (blueprint_.config().on_gpus()) {
       make_gpu_ffn(member, weights);
       return;
     }
@@ -299,6 +322,7 @@ class LocalCluster::Impl {
         incarnations_[static_cast<std::size_t>(member.rank) +
                       (member.role == Role::kFfn ? blueprint_.config().attention.servers : 0)];
     registration.contract = blueprint_.contract();
+    registration.num_pages = member.num_pages;
     if (member.endpoint) {
       registration.data_plane_address = member.endpoint->address();
     }
@@ -357,6 +381,7 @@ class LocalCluster::Impl {
   FabricExchange<transport::InprocDeviceFabric> gpu_exchange_;
   std::array<AttentionMeter, kMaxServers> meters_;
   std::vector<std::uint64_t> incarnations_;
+  std::optional<GpuMemory> gpu_memory_;  // while the servers are made
   std::unique_ptr<coordinator::Engine> engine_;
   std::unique_ptr<control_plane::ControlServer> control_;
   std::unique_ptr<ColocatedFfn> colocated_;

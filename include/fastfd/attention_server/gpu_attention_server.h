@@ -18,9 +18,14 @@ class GpuAttentionServer final : public ServerLoop {
   /// GPU.
   GpuAttentionServer(const AttentionServerOptions& options, const model::ModelSpec& spec,
                      std::shared_ptr<const model::DeviceAttentionWeights> weights,
-                     const device::GpuPart& gpu, ResultSink on_result,
-                     FailureSink on_failure);
+                     const device::GpuPart& gpu, ResultSink on_result, FailureSink on_failure);
   ~GpuAttentionServer() override;
+
+  /// GPU memory that a server of these options takes beside its KV pool and its weights. Throws
+  /// DeviceError in a build without CUDA.
+  static std::uint64_t workspace_bytes(const AttentionServerOptions& options,
+                                       const model::ModelSpec& spec);
+
   GpuAttentionServer(const GpuAttentionServer&) = delete;
   GpuAttentionServer& operator=(const GpuAttentionServer&) = delete;
 

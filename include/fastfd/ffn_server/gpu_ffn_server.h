@@ -18,9 +18,15 @@ class GpuFfnServer final : public ServerLoop {
   /// Throws DeviceError if the GPU has no room. Captures graphs: only while no kernel waits on this
   /// GPU.
   GpuFfnServer(const FfnServerOptions& options, const model::ModelSpec& spec,
-               std::shared_ptr<const model::DeviceFfnWeights> weights,
-               const device::GpuPart& gpu, FailureSink on_failure);
+               std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
+               FailureSink on_failure);
   ~GpuFfnServer() override;
+
+  /// GPU memory that a server of these options with `num_experts` of its own takes beside its
+  /// weights. Throws DeviceError in a build without CUDA.
+  static std::uint64_t workspace_bytes(const FfnServerOptions& options,
+                                       const model::ModelSpec& spec, std::uint32_t num_experts);
+
   GpuFfnServer(const GpuFfnServer&) = delete;
   GpuFfnServer& operator=(const GpuFfnServer&) = delete;
 
