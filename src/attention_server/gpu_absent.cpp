@@ -13,6 +13,10 @@ GpuAttentionServer::GpuAttentionServer(
   throw device::DeviceError(device::cuda_availability().message());
 }
 GpuAttentionServer::~GpuAttentionServer() = default;
+std::uint64_t GpuAttentionServer::workspace_bytes(const AttentionServerOptions& /*options*/,
+                                                  const model::ModelSpec& /*spec*/) {
+  throw device::DeviceError(device::cuda_availability().message());
+}
 void GpuAttentionServer::begin_epoch(Epoch /*epoch*/,
                                      std::shared_ptr<transport::DevicePort> /*port*/,
                                      ExpertPlacement /*placement*/) {}

@@ -50,50 +50,20 @@ GpuLaneStaging make_staging(const device::CudaDevice& device, const GpuLaneShape
   return staging;
 }
 
-template <typename T>
-DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
-  return {device, std::max<std::size_t>(count, 1) * sizeof(T)};
-}
-
 }  // namespace
 
 GpuLane::GpuLane(const device::GpuPart& gpu, const model::ModelSpec& spec,
                  const GpuLaneShape& shape)
     : shape_(shape), stream_(gpu.make_stream()) {
   const device::CudaDevice& device = gpu.device();
-  const std::size_t rows = shape.max_rows;
-  const std::size_t q_dim = std::size_t{spec.num_q_heads} * spec.head_dim;
-  const std::size_t kv_dim = std::size_t{spec.num_kv_heads} * spec.head_dim;
   for (std::uint32_t i = 0; i < shape.ring_size; ++i) {
     ring_.push_back({make_staging(device, shape), device::DeviceEvent(device, {.sleeps = true})});
   }
-  control_ = array<layout::LaneControl>(device, 1);
-  rows_ = array<layout::LaneRow>(device, rows);
-  spans_ = array<layout::LaneSpan>(device, shape.max_spans);
-  samples_ = array<layout::LaneSample>(device, shape.max_spans);
-  residual_ = array<float>(device, rows * spec.hidden_dim);
-  normed_ = array<bf16>(device, rows * spec.hidden_dim);
-  qkv_ = array<bf16>(device, rows * (q_dim + 2 * kv_dim));
-  q_ = array<bf16>(device, rows * q_dim);
-  attention_out_ = array<bf16>(device, rows * q_dim);
-  row_index_ = array<std::int32_t>(device, shape.num_servers * rows);
-  sent_rows_ = array<std::uint32_t>(device, shape.num_servers);
-  partial_logits_ = array<float>(device, kernels::cuda::router_scratch_floats(
-                                             shape.max_rows, spec.num_experts, spec.hidden_dim));
-  counters_ = array<kernels::cuda::DispatchCounters>(device, 1);
-  ready_ = array<std::uint32_t>(device, 1);
-  times_ = array<layout::HopTimes>(device, shape.num_layers + 1);
+  for (const Array& array : arrays(spec, shape)) {
+    this->*array.buffer = DeviceBuffer(device, array.num_bytes);
+  }
   progress_word_ = device::PinnedBuffer(device, sizeof(std::uint64_t));
-  logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
-  adjusted_logits_ = array<float>(device, std::size_t{shape.max_spans} * spec.vocab_size);
-  results_ = array<kernels::cuda::SampledRow>(device, shape.max_spans);
-  workspace_ = kernels::cuda::AttentionWorkspace::of({.max_rows = shape.max_rows,
-                                                      .max_spans = shape.max_spans,
-                                                      .max_context = shape.max_context,
-                                                      .num_q_heads = spec.num_q_heads,
-                                                      .num_kv_heads = spec.num_kv_heads,
-                                                      .head_dim = spec.head_dim});
-  workspace_memory_ = array<std::byte>(device, workspace_.num_bytes());
+  workspace_ = make_workspace(spec, shape);
   workspace_.data = workspace_memory_.data();
 }
 

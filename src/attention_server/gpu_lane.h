@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attention_server/sequence_table.h"
 #include "fastfd/attention_server/attention_server.h"
@@ -105,7 +106,20 @@ class GpuLane {
   /// Zeros what kernels expect to find zero. Nothing of the lane may be running.
   Status reset();
 
+  /// GPU memory of a lane of this shape.
+  static std::uint64_t num_bytes(const model::ModelSpec& spec, const GpuLaneShape& shape);
+
  private:
+  struct Array {
+    device::DeviceBuffer GpuLane::*buffer;
+    std::size_t num_bytes;
+  };
+  /// All of a lane's memory on the GPU: what the constructor allocates and num_bytes() counts.
+  static std::vector<Array> arrays(const model::ModelSpec& spec, const GpuLaneShape& shape);
+  /// Of attention, without its memory.
+  static kernels::cuda::AttentionWorkspace make_workspace(const model::ModelSpec& spec,
+                                                          const GpuLaneShape& shape);
+
   struct RingEntry {
     GpuLaneStaging staging;
     device::DeviceEvent done;

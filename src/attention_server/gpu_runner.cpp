@@ -39,15 +39,13 @@ void require(const Status& status, const char* what) {
 // Start-up only: copies through pinned memory and waits. On a stream that is there anyway: hardware
 // queues are few, and waiting kernels must not share them.
 template <typename T>
-DeviceBuffer upload_once(const device::CudaDevice& device, const device::DeviceStream& stream,
-                         const std::vector<T>& values) {
-  const std::size_t num_bytes = std::max<std::size_t>(values.size(), 1) * sizeof(T);
-  DeviceBuffer buffer(device, num_bytes);
-  const device::PinnedBuffer pinned(device, num_bytes);
-  std::memcpy(pinned.data(), values.data(), values.size() * sizeof(T));
-  require(copy_async(buffer.data(), pinned.data(), num_bytes, stream.handle()), "upload");
+void upload_once(const DeviceBuffer& to, const device::CudaDevice& device,
+                 const device::DeviceStream& stream, const std::vector<T>& values) {
+  check(to.num_bytes() == values.size() * sizeof(T), "an array of another length than its values");
+  const device::PinnedBuffer pinned(device, to.num_bytes());
+  std::memcpy(pinned.data(), values.data(), to.num_bytes());
+  require(copy_async(to.data(), pinned.data(), to.num_bytes(), stream.handle()), "upload");
   require(stream.synchronize(), "upload");
-  return buffer;
 }
 
 }  // namespace
@@ -68,36 +66,21 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
           {options.max_lane_rows,
            layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
            /*max_routes_per_row=*/0})),
-      pages_per_slot_((options.max_model_len + options.page_size - 1) / options.page_size),
+      pages_per_slot_(pages_per_slot(options)),
       pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
                   spec.head_dim * dtype_bytes(options.kv_dtype)),
       kv_(gpu.device(), 2 * spec.num_layers * pool_bytes_),
-      page_tables_(gpu.device(), std::size_t{options.num_slots} * pages_per_slot_ * sizeof(PageId)),
-      last_tokens_(gpu.device(), options.num_slots * sizeof(TokenId)),
-      slot_sampling_(gpu.device(), options.num_slots * sizeof(cuda::SlotSampling)),
-      logit_biases_(gpu.device(),
-                    std::size_t{options.num_slots} * kMaxLogitBiases * sizeof(cuda::LogitBias)),
-      stop_tokens_(gpu.device(), std::size_t{options.num_slots} * kMaxStopTokens * sizeof(TokenId)),
-      token_counts_(gpu.device(),
-                    std::size_t{options.num_slots} * spec.vocab_size * sizeof(std::uint32_t)),
-      placement_(gpu.device(), spec.num_experts * sizeof(ExpertPlacement::Target)),
-      dispatch_windows_(gpu.device(), options.num_ffn_servers * sizeof(std::byte*)),
-      combine_windows_(gpu.device(), options.num_ffn_servers * sizeof(std::byte*)),
-      epoch_upload_(gpu.device(), placement_.num_bytes() + 2 * dispatch_windows_.num_bytes()),
-      abort_(gpu.device(), sizeof(layout::AbortState)),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
-      history_(gpu.device(), sizeof(cuda::TokenHistory) + options.max_model_len * sizeof(TokenId)),
-      history_on_device_(gpu.device(), history_.num_bytes()),
       history_done_(gpu.device()) {
   const device::CudaDevice& device = gpu.device();
   require(cuda::prepare_paged_attention(), "attention kernels");
-  const GpuLaneShape shape{.max_rows = options.max_lane_rows,
-                           .max_spans = std::min(options.max_lane_rows, options.num_slots),
-                           .max_context = options.max_model_len,
-                           .max_page_updates = std::size_t{options.num_slots} * pages_per_slot_,
-                           .num_servers = options.num_ffn_servers,
-                           .num_layers = spec.num_layers,
-                           .ring_size = kRingSize};
+  for (const Array& array : arrays(options, spec)) {
+    this->*array.buffer = DeviceBuffer(device, array.num_bytes);
+  }
+  epoch_upload_ =
+      device::PinnedBuffer(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes());
+  history_ = device::PinnedBuffer(device, history_on_device_.num_bytes());
+  const GpuLaneShape shape = lane_shape(options, spec);
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
     plan_applied_.emplace_back(device);
@@ -109,10 +92,21 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   const auto table =
       kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta);
   const device::DeviceStream& stream = lanes_[0]->device_stream();
-  rope_cos_ = upload_once(device, stream, table.cos);
-  rope_sin_ = upload_once(device, stream, table.sin);
-  timeout_ns_ = upload_once(device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
+  upload_once(rope_cos_, device, stream, table.cos);
+  upload_once(rope_sin_, device, stream, table.sin);
+  upload_once(timeout_ns_, device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
   capture_graphs();
+}
+
+GpuLaneShape GpuRunner::lane_shape(const AttentionServerOptions& options,
+                                   const model::ModelSpec& spec) {
+  return {.max_rows = options.max_lane_rows,
+          .max_spans = std::min(options.max_lane_rows, options.num_slots),
+          .max_context = options.max_model_len,
+          .max_page_updates = std::size_t{options.num_slots} * pages_per_slot(options),
+          .num_servers = options.num_ffn_servers,
+          .num_layers = spec.num_layers,
+          .ring_size = kRingSize};
 }
 
 void GpuRunner::capture_graphs() {

@@ -27,6 +27,10 @@ class GpuRunner {
             std::shared_ptr<const model::DeviceAttentionWeights> weights,
             const device::GpuPart& gpu, InlineExperts* experts);
 
+  /// GPU memory beside the KV pool and the weights.
+  static std::uint64_t workspace_bytes(const AttentionServerOptions& options,
+                                       const model::ModelSpec& spec);
+
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
   /// What its kernels test, in device memory.
@@ -58,6 +62,20 @@ class GpuRunner {
   Status synchronize() const;
 
  private:
+  struct Array {
+    device::DeviceBuffer GpuRunner::*buffer;
+    std::size_t num_bytes;
+  };
+  /// The memory on the GPU that is neither a lane's nor the KV pool: what the constructor allocates
+  /// and workspace_bytes() counts.
+  static std::vector<Array> arrays(const AttentionServerOptions& options,
+                                   const model::ModelSpec& spec);
+  static GpuLaneShape lane_shape(const AttentionServerOptions& options,
+                                 const model::ModelSpec& spec);
+  static std::uint32_t pages_per_slot(const AttentionServerOptions& options) {
+    return (options.max_model_len + options.page_size - 1) / options.page_size;
+  }
+
   void capture_graphs();
   Status follow_other_lanes(LaneId lane);
   std::uint32_t max_samples_of(std::uint32_t bucket) const;

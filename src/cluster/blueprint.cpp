@@ -81,7 +81,7 @@ Blueprint::Blueprint(config::ClusterConfig config)
   }
   const std::uint64_t pool_tokens =
       std::uint64_t{config_.attention.kv_cache.pages} * config_.attention.kv_cache.page_size;
-  if (pool_tokens < max_model_len()) {
+  if (!pages_are_auto() && pool_tokens < max_model_len()) {
     throw config::ConfigError(
         fmt::format("{}: attention.kv_cache.pages: {} pages of {} tokens hold {} tokens, less than "
                     "one sequence "
@@ -108,7 +108,7 @@ void Blueprint::refuse_fp8_on_cpu() const {
 // Pages become resident as they are first used, so a pool that is too large would end the servers
 // in the middle of the day instead of at start-up.
 void Blueprint::refuse_what_does_not_fit() const {
-  if (config_.attention.device.is_cuda) {
+  if (config_.on_gpus()) {
     return;  // the GPU's memory is budgeted where it is
   }
   const std::uint64_t host_bytes = config::HostFacts::detect().memory_bytes;
@@ -122,15 +122,19 @@ void Blueprint::refuse_what_does_not_fit() const {
   }
 }
 
-std::size_t Blueprint::kv_cache_bytes() const {
+std::size_t Blueprint::kv_page_bytes() const {
   const auto& kv = config_.attention.kv_cache;
-  return std::size_t{2} * spec_.num_layers * kv.pages * kv.page_size * spec_.num_kv_heads *
-         spec_.head_dim * dtype_bytes(kv.dtype);
+  return std::size_t{2} * spec_.num_layers * kv.page_size * spec_.num_kv_heads * spec_.head_dim *
+         dtype_bytes(kv.dtype);
+}
+
+std::size_t Blueprint::kv_cache_bytes() const {
+  return kv_page_bytes() * config_.attention.kv_cache.pages;
 }
 
 bool Blueprint::uses_graphs() const {
   // A graph would hold the epoch's communicators.
-  return config_.attention.device.is_cuda && config_.scheduler.graphs &&
+  return config_.on_gpus() && config_.scheduler.graphs &&
          config_.transport.kind != config::TransportKind::kNccl;
 }
 
@@ -157,19 +161,20 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .num_layers = spec_.num_layers};
 }
 
-transport::WindowShape Blueprint::window_shape() const {
-  // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here. FP8
-  // experts multiply FP8 rows.
-  DType dispatch_dtype =
-      config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
-  if (spec_.load.expert_dtype == DType::kFloat8E4M3) {
-    dispatch_dtype = DType::kFloat8E4M3;
+DType Blueprint::dispatch_dtype() const {
+  if (config_.on_gpus()) {
+    return config_.transport.dispatch_dtype;
   }
+  // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
+  return config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
+
+transport::WindowShape Blueprint::window_shape() const {
   return {.max_lane_rows = config_.max_lane_rows(),
           .hidden_dim = spec_.hidden_dim,
           .max_routes_per_row = spec_.experts_per_token,
           .num_layers = spec_.num_layers,
-          .dispatch_dtype = dispatch_dtype,
+          .dispatch_dtype = dispatch_dtype(),
           .combine_dtype = config_.transport.combine_dtype};
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "cluster/direct_link.h"
 #include "cluster/endpoint_connect.h"
 #include "cluster/gpu_colocated.h"
+#include "cluster/gpu_memory.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "fastfd/control_plane/control_client.h"
@@ -61,12 +63,21 @@ struct AttentionMeter {
 struct Participant {
   Role role = Role::kAttention;
   ServerRank rank = 0;
+  std::uint32_t num_pages = 0;  // of an attention server that finds out by itself
   std::unique_ptr<transport::ShmEndpoint> endpoint;
   std::unique_ptr<control_plane::ServerHandler> handler;
   std::shared_ptr<DirectLink> link;
   std::unique_ptr<control_plane::ControlClient> client;
   std::thread client_thread;
 };
+
+std::uint64_t gpu_bytes(const ClusterWeights& weights) {
+  std::uint64_t num_bytes = weights.gpu_attention->num_bytes();
+  for (const auto& ffn : weights.gpu_ffn) {
+    num_bytes += ffn->num_bytes();
+  }
+  return num_bytes;
+}
 
 }  // namespace
 
@@ -75,7 +86,7 @@ ClusterWeights load_cluster_weights(const Blueprint& blueprint) {
   const auto& path = config.model.path;
   const auto placement = blueprint.placement().make();
   ClusterWeights weights;
-  if (config.attention.device.is_cuda) {
+  if (config.on_gpus()) {
     const auto device = device::CudaDevice::open(config.attention.device.first_gpu);
     weights.gpu_attention = std::make_shared<const model::DeviceAttentionWeights>(
         model::upload_attention_weights(path, blueprint.spec(), device));
@@ -115,6 +126,10 @@ class LocalCluster::Impl {
     if (options.colocated &&
         (blueprint.config().attention.servers != 1 || blueprint.config().ffn.servers != 1)) {
       throw std::invalid_argument("a co-located cluster has one server of each role");
+    }
+    if (blueprint.config().on_gpus()) {
+      gpu_memory_.emplace(device::CudaDevice::open(blueprint.config().attention.device.first_gpu),
+                          gpu_bytes(weights));
     }
     make_engine();
     for (ServerRank rank = 0; rank < blueprint.config().attention.servers; ++rank) {
@@ -209,7 +224,7 @@ class LocalCluster::Impl {
   }
 
   void make_attention(Participant& member, const ClusterWeights& weights) {
-    if (blueprint_.config().attention.device.is_cuda) {
+    if (blueprint_.config().on_gpus()) {
       make_gpu_attention(member, weights);
       return;
     }
@@ -251,9 +266,13 @@ class LocalCluster::Impl {
       }
       return fabric->attention_port(rank);
     };
+    // The weights are there once, but count for each server, as they would in processes of their
+    // own.
+    const auto options =
+        gpu_memory_->attention_options(blueprint_, member.rank, weights.gpu_attention->num_bytes());
+    member.num_pages = options.num_pages;
     member.handler = std::make_unique<GpuAttentionMember>(
-        std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
-        weights.gpu_attention, gpu,
+        std::move(connect), options, blueprint_.spec(), weights.gpu_attention, gpu,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
         [this, &member](const Status& status) { on_failure(member, status); },
         gpu_colocated_.get());
@@ -267,8 +286,11 @@ class LocalCluster::Impl {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
     member.handler = std::make_unique<GpuFfnMember>(
-        std::move(connect), blueprint_.ffn_options(member.rank), blueprint_.spec(),
-        weights.gpu_ffn.at(member.rank), gpu_part(blueprint_.config(), Role::kFfn, member.rank),
+        std::move(connect),
+        gpu_memory_->ffn_options(blueprint_, member.rank,
+                                 weights.gpu_ffn.at(member.rank)->num_bytes()),
+        blueprint_.spec(), weights.gpu_ffn.at(member.rank),
+        gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
@@ -310,6 +332,7 @@ class LocalCluster::Impl {
         incarnations_[static_cast<std::size_t>(member.rank) +
                       (member.role == Role::kFfn ? blueprint_.config().attention.servers : 0)];
     registration.contract = blueprint_.contract();
+    registration.num_pages = member.num_pages;
     if (member.endpoint) {
       registration.data_plane_address = member.endpoint->address();
     }
@@ -368,6 +391,7 @@ class LocalCluster::Impl {
   FabricExchange<transport::InprocDeviceFabric> gpu_exchange_;
   std::array<AttentionMeter, kMaxServers> meters_;
   std::vector<std::uint64_t> incarnations_;
+  std::optional<GpuMemory> gpu_memory_;  // while the servers are made
   std::unique_ptr<coordinator::Engine> engine_;
   std::unique_ptr<control_plane::ControlServer> control_;
   std::unique_ptr<ColocatedFfn> colocated_;

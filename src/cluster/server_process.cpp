@@ -152,11 +152,13 @@ control_plane::Registration ServerProcess::registration(
 }
 
 int ServerProcess::serve(control_plane::ServerHandler& member,
-                         const std::string& data_plane_address) {
+                         const std::string& data_plane_address, std::uint32_t num_pages) {
   const auto& config = blueprint_.config();
   Departure departure(member, client_, departure_grace(config));
-  client_ = std::make_unique<control_plane::ControlClient>(
-      client_options(config), registration(data_plane_address), departure);
+  auto joining = registration(data_plane_address);
+  joining.num_pages = num_pages;
+  client_ =
+      std::make_unique<control_plane::ControlClient>(client_options(config), joining, departure);
   signals_.set_handler([&departure](const Signal& /*signal*/) { departure.on_signal(); });
   client_->run();
   signals_.set_handler([](const Signal& /*signal*/) {});

@@ -32,7 +32,9 @@ class ServerProcess {
 
   /// Registers and blocks until the cluster or a signal ends it. The member has left its epoch
   /// then. Returns the exit status of the process.
-  int serve(control_plane::ServerHandler& member, const std::string& data_plane_address);
+  /// `num_pages`: KV pages of an attention server that found out by itself what it has room for.
+  int serve(control_plane::ServerHandler& member, const std::string& data_plane_address,
+            std::uint32_t num_pages = 0);
 
  private:
   control_plane::Registration registration(const std::string& data_plane_address) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cluster/endpoint_connect.h"
+#include "cluster/gpu_memory.h"
 #include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "cluster/nccl_connect.h"
@@ -99,10 +100,11 @@ int serve_gpu_attention(ServerProcess& process) {
       std::make_shared<const model::DeviceAttentionWeights>(model::upload_attention_weights(
           blueprint.config().model.path, blueprint.spec(), gpu.device()));
   report_attention(process, weights->num_bytes());
-  GpuAttentionMember member(endpoint.connect(), blueprint.attention_options(process.rank()),
-                            blueprint.spec(), std::move(weights), gpu, process.result_sink(),
-                            process.failure_sink());
-  return process.serve(member, endpoint.address());
+  GpuMemory memory(gpu.device(), weights->num_bytes());
+  const auto options = memory.attention_options(blueprint, process.rank(), weights->num_bytes());
+  GpuAttentionMember member(endpoint.connect(), options, blueprint.spec(), std::move(weights), gpu,
+                            process.result_sink(), process.failure_sink());
+  return process.serve(member, endpoint.address(), options.num_pages);
 }
 
 int serve_gpu_ffn(ServerProcess& process) {
@@ -113,8 +115,10 @@ int serve_gpu_ffn(ServerProcess& process) {
   auto weights = std::make_shared<const model::DeviceFfnWeights>(model::upload_ffn_weights(
       blueprint.config().model.path, blueprint.spec(), placement, process.rank(), gpu.device()));
   report_ffn(process, placement, weights->num_bytes());
-  GpuFfnMember member(endpoint.connect(), blueprint.ffn_options(process.rank()), blueprint.spec(),
-                      std::move(weights), gpu, process.failure_sink());
+  GpuMemory memory(gpu.device(), weights->num_bytes());
+  const auto options = memory.ffn_options(blueprint, process.rank(), weights->num_bytes());
+  GpuFfnMember member(endpoint.connect(), options, blueprint.spec(), std::move(weights), gpu,
+                      process.failure_sink());
   return process.serve(member, endpoint.address());
 }
 

@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 20;
 constexpr std::uint32_t kDefaultSpinUs = 50;
+constexpr std::uint32_t kDefaultPages = 2048;  // on the CPU
 constexpr std::uint32_t kMostMillis = 24U * 3600U * 1000U;
 
 /// Given only with device cuda.
@@ -36,22 +37,27 @@ struct AutoValues {
   AutoGpuShare attention_gpu;
   AutoGpuShare ffn_gpu;
   std::optional<Precision> precision;
+  std::optional<std::uint32_t> pages;
   std::optional<DType> kv_dtype;
+  std::optional<TransportKind> transport;
   std::optional<std::uint32_t> spin_us;
+  std::optional<DType> combine_dtype;
+  std::optional<DType> dispatch_dtype;
   std::optional<std::uint32_t> microbatches;
+  std::optional<std::uint32_t> plan_ahead;
 };
 
 void read_model(Section section, ModelConfig& model, AutoValues& autos) {
   std::string path;
   section.read("path", path);
   model.path = path;
-  section.read_choice<std::string>(
-      "quantization", model.quantization, {{"none", "none"}},
-      {{"fp8*", "needs the GPU kernels, which this build does not have"},
-       {"int*", "is not supported"},
-       {"awq", "is not supported"},
-       {"gptq", "is not supported"},
-       {"mxfp4", "is not supported"}});
+  section.read_choice<std::string>("quantization", model.quantization,
+                                   {{"none", "none"}, {"fp8", "fp8"}},
+                                   {{"fp8*", "is not supported"},
+                                    {"int*", "is not supported"},
+                                    {"awq", "is not supported"},
+                                    {"gptq", "is not supported"},
+                                    {"mxfp4", "is not supported"}});
   section.read_choice<std::optional<Precision>>(
       "precision", autos.precision,
       {{"auto", std::nullopt}, {"bf16", Precision::kBFloat16}, {"float32", Precision::kFloat32}});
@@ -83,15 +89,19 @@ void read_pool(Section& section, Pool& pool, AutoGpuShare& gpu) {
 void read_attention(Section section, AttentionConfig& attention, AutoValues& autos) {
   read_pool(section, attention, autos.attention_gpu);
   Section kv = section.child("kv_cache");
-  kv.read("pages", attention.kv_cache.pages, {1, 1U << 24});
+  kv.read_or_auto("pages", autos.pages, {1, kMostPages});
   kv.read("page_size", attention.kv_cache.page_size, {1, 1024});
-  kv.read_choice<std::optional<DType>>(
-      "dtype", autos.kv_dtype,
-      {{"auto", std::nullopt}, {"bf16", DType::kBFloat16}, {"float32", DType::kFloat32}},
-      {{"fp8*", "needs the GPU kernels"},
-       {"float8*", "needs the GPU kernels"},
-       {"fp16", "is not supported"},
-       {"float16", "is not supported"}});
+  kv.read_choice<std::optional<DType>>("dtype", autos.kv_dtype,
+                                       {{"auto", std::nullopt},
+                                        {"bf16", DType::kBFloat16},
+                                        {"float32", DType::kFloat32},
+                                        {"fp8", DType::kFloat8E4M3}},
+                                       {{"fp8_e4m3", "is called fp8"},
+                                        {"float8_e4m3", "is called fp8"},
+                                        {"fp8*", "is not supported"},
+                                        {"float8*", "is not supported"},
+                                        {"fp16", "is not supported"},
+                                        {"float16", "is not supported"}});
   kv.read("prefix_cache", attention.kv_cache.prefix_cache);
   kv.finish();
   section.finish();
@@ -103,15 +113,23 @@ void read_ffn(Section section, FfnConfig& ffn, AutoValues& autos) {
   section.finish();
 }
 
-void read_transport(Section section, TransportConfig& transport, AutoValues& autos) {
-  section.read_choice<TransportKind>(
-      "kind", transport.kind, {{"inproc", TransportKind::kInproc}, {"shm", TransportKind::kShm}},
-      {{"ucx", "is not in this build"},
-       {"cuda_ipc", "is not in this build"},
-       {"nccl", "is not in this build"}});
+void read_transport(Section section, AutoValues& autos) {
+  section.read_choice<std::optional<TransportKind>>("kind", autos.transport,
+                                                    {{"auto", std::nullopt},
+                                                     {"inproc", TransportKind::kInproc},
+                                                     {"shm", TransportKind::kShm},
+                                                     {"cuda_ipc", TransportKind::kCudaIpc},
+                                                     {"nccl", TransportKind::kNccl}},
+                                                    {{"ucx", "is not in this build"}});
   section.read_or_auto("spin_us", autos.spin_us, {0, 1'000'000});
-  section.read_choice<DType>("combine_dtype", transport.combine_dtype,
-                             {{"float32", DType::kFloat32}, {"bf16", DType::kBFloat16}});
+  section.read_choice<std::optional<DType>>(
+      "combine_dtype", autos.combine_dtype,
+      {{"auto", std::nullopt}, {"float32", DType::kFloat32}, {"bf16", DType::kBFloat16}});
+  section.read_choice<std::optional<DType>>("dispatch_dtype", autos.dispatch_dtype,
+                                            {{"auto", std::nullopt},
+                                             {"bf16", DType::kBFloat16},
+                                             {"fp8", DType::kFloat8E4M3},
+                                             {"float32", DType::kFloat32}});
   section.finish();
 }
 
@@ -120,10 +138,11 @@ void read_scheduler(Section section, SchedulerConfig& scheduler, AutoValues& aut
       "loop", scheduler.loop,
       {{"overlapped", SchedulerLoop::kOverlapped}, {"plain", SchedulerLoop::kPlain}});
   section.read_or_auto("microbatches", autos.microbatches, {1, kMaxLanes});
-  section.read("plan_ahead", scheduler.plan_ahead, {1, 3});
+  section.read_or_auto("plan_ahead", autos.plan_ahead, {1, 3});
   section.read("max_sequences", scheduler.max_sequences, {1, 1U << 16});
   section.read("max_batched_tokens", scheduler.max_batched_tokens, {1, 1U << 16});
   section.read("prefill_chunk", scheduler.prefill_chunk, {1, 1U << 16});
+  section.read("graphs", scheduler.graphs);
   section.finish();
 }
 
@@ -195,14 +214,24 @@ void refuse_gpu_keys(const AutoGpuShare& given, const DeviceChoice& device, cons
 void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig& config) {
   resolve_gpu(autos.attention_gpu, config, config.attention.device, config.attention.gpu);
   resolve_gpu(autos.ffn_gpu, config, config.ffn.device, config.ffn.gpu);
-  config.model.precision =
-      autos.precision.value_or(host.has_bf16 ? Precision::kBFloat16 : Precision::kFloat32);
-  const DType dtype_of_precision =
-      config.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
-  config.attention.kv_cache.dtype = autos.kv_dtype.value_or(dtype_of_precision);
+  const bool on_gpus = config.on_gpus();
+  config.model.precision = autos.precision.value_or(on_gpus || host.has_bf16 ? Precision::kBFloat16
+                                                                             : Precision::kFloat32);
+  const DType activations = on_gpus ? DType::kBFloat16 : cpu_activations(config.model.precision);
+  config.attention.kv_cache.pages = autos.pages.value_or(on_gpus ? 0 : kDefaultPages);
+  config.attention.kv_cache.dtype = autos.kv_dtype.value_or(activations);
+  auto& transport = config.transport;
+  transport.kind =
+      autos.transport.value_or(on_gpus ? TransportKind::kCudaIpc : TransportKind::kShm);
   const bool has_spare_core = host.num_cores > num_server_threads(config);
-  config.transport.spin_us = autos.spin_us.value_or(has_spare_core ? kDefaultSpinUs : 0);
+  transport.spin_us = autos.spin_us.value_or(has_spare_core ? kDefaultSpinUs : 0);
+  transport.combine_dtype =
+      autos.combine_dtype.value_or(on_gpus ? DType::kBFloat16 : DType::kFloat32);
+  const bool sends_fp8 = on_gpus && config.model.quantization == "fp8";
+  transport.dispatch_dtype =
+      autos.dispatch_dtype.value_or(sends_fp8 ? DType::kFloat8E4M3 : activations);
   config.scheduler.microbatches = autos.microbatches.value_or(0);
+  config.scheduler.plan_ahead = autos.plan_ahead.value_or(on_gpus ? 1 : 2);
 }
 
 /// Counts documents and remembers where the second begins.
@@ -313,7 +342,7 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
   read_coordinator(root.child("coordinator"), config.coordinator);
   read_attention(root.child("attention"), config.attention, autos);
   read_ffn(root.child("ffn"), config.ffn, autos);
-  read_transport(root.child("transport"), config.transport, autos);
+  read_transport(root.child("transport"), autos);
   read_scheduler(root.child("scheduler"), config.scheduler, autos);
   read_faults(root.child("faults"), config.faults);
   root.read_choice<std::string>("log_level", config.log_level,

@@ -38,7 +38,8 @@ ClusterConfig default_cluster(const std::filesystem::path& model_dir, const Host
   config.model.served_name = folder_name(model_dir);
   config.model.precision = host.has_bf16 ? Precision::kBFloat16 : Precision::kFloat32;
   config.model.max_model_len = std::min(limits.max_positions.value_or(0), kMostModelLen);
-  config.attention.kv_cache.dtype = host.has_bf16 ? DType::kBFloat16 : DType::kFloat32;
+  config.attention.kv_cache.dtype = cpu_activations(config.model.precision);
+  config.transport.dispatch_dtype = cpu_activations(config.model.precision);
 
   // Half of the cores to each pool, an odd one to the FFN servers, which do most of the
   // arithmetic; from three cores on the coordinator and the spinning threads have one of their own.

@@ -7,7 +7,11 @@ namespace fastfd::config {
 namespace {
 
 /// The spelling of cluster files, which is shorter than to_string(DType)'s.
-const char* yaml_name(DType dtype) { return dtype == DType::kBFloat16 ? "bf16" : to_string(dtype); }
+const char* yaml_name(DType dtype) {
+  return dtype == DType::kBFloat16     ? "bf16"
+         : dtype == DType::kFloat8E4M3 ? "fp8"
+                                       : to_string(dtype);
+}
 
 template <typename T>
 void emit(YAML::Emitter& out, const char* key, const T& value) {
@@ -17,6 +21,15 @@ void emit(YAML::Emitter& out, const char* key, const T& value) {
 /// Quoted, so that no text is mistaken for a number, a map or `auto`.
 void emit_text(YAML::Emitter& out, const char* key, const std::string& value) {
   out << YAML::Key << key << YAML::Value << YAML::DoubleQuoted << value;
+}
+
+/// For keys whose `auto` is decided while the cluster runs.
+void emit_or_auto(YAML::Emitter& out, const char* key, std::uint32_t value) {
+  if (value == 0) {
+    emit(out, key, "auto");
+  } else {
+    emit(out, key, value);
+  }
 }
 
 void begin(YAML::Emitter& out, const char* key) {
@@ -38,7 +51,7 @@ void emit_attention(YAML::Emitter& out, const AttentionConfig& attention) {
   emit_device(out, attention);
   emit(out, "threads", attention.threads);
   begin(out, "kv_cache");
-  emit(out, "pages", attention.kv_cache.pages);
+  emit_or_auto(out, "pages", attention.kv_cache.pages);
   emit(out, "page_size", attention.kv_cache.page_size);
   emit(out, "dtype", yaml_name(attention.kv_cache.dtype));
   emit(out, "prefix_cache", attention.kv_cache.prefix_cache);
@@ -48,15 +61,12 @@ void emit_attention(YAML::Emitter& out, const AttentionConfig& attention) {
 void emit_scheduler(YAML::Emitter& out, const SchedulerConfig& scheduler) {
   begin(out, "scheduler");
   emit(out, "loop", to_string(scheduler.loop));
-  if (scheduler.microbatches == 0) {
-    emit(out, "microbatches", "auto");
-  } else {
-    emit(out, "microbatches", scheduler.microbatches);
-  }
+  emit_or_auto(out, "microbatches", scheduler.microbatches);
   emit(out, "plan_ahead", scheduler.plan_ahead);
   emit(out, "max_sequences", scheduler.max_sequences);
   emit(out, "max_batched_tokens", scheduler.max_batched_tokens);
   emit(out, "prefill_chunk", scheduler.prefill_chunk);
+  emit(out, "graphs", scheduler.graphs);
   out << YAML::EndMap;
 }
 
@@ -96,6 +106,7 @@ std::string to_yaml(const ClusterConfig& config) {
   emit(out, "kind", to_string(config.transport.kind));
   emit(out, "spin_us", config.transport.spin_us);
   emit(out, "combine_dtype", yaml_name(config.transport.combine_dtype));
+  emit(out, "dispatch_dtype", yaml_name(config.transport.dispatch_dtype));
   out << YAML::EndMap;
 
   emit_scheduler(out, config.scheduler);

@@ -47,6 +47,73 @@ void check_ports(const ClusterConfig& config, Problems& problems) {
   }
 }
 
+/// The windows between the pools are in the memory of one or of the other kind.
+void check_devices(const ClusterConfig& config, Problems& problems) {
+  const auto& [attention, ffn] = std::tie(config.attention.device, config.ffn.device);
+  if (!all_good(problems, {"attention.device", "ffn.device"}) || attention.is_cuda == ffn.is_cuda) {
+    return;
+  }
+  // The one on the CPU may have been left out of the file.
+  const char* const on_gpu = attention.is_cuda ? "attention.device" : "ffn.device";
+  const char* const on_cpu = attention.is_cuda ? "ffn.device" : "attention.device";
+  problems.add(on_gpu,
+               fmt::format("{} is a GPU, but {} is cpu; put both pools on GPUs, as in {}: "
+                           "cuda:0, or both on the CPU",
+                           (attention.is_cuda ? attention : ffn).to_string(), on_cpu, on_cpu));
+}
+
+/// Reports `what` under `key` if the file asks for it and the key has no other problem.
+void refuse_if(bool is_asked, const char* key, const std::string& what, Problems& problems) {
+  if (is_asked && !problems.has(key)) {
+    problems.add(key, what);
+  }
+}
+
+/// Number formats and transports that only CPU servers have.
+void check_gpu_support(const ClusterConfig& config, Problems& problems) {
+  refuse_if(config.model.precision == Precision::kFloat32, "model.precision",
+            "float32 is for the CPU: activations of the GPU kernels are bf16; use auto or bf16",
+            problems);
+  refuse_if(config.attention.kv_cache.dtype == DType::kFloat32, "attention.kv_cache.dtype",
+            "float32 is for the CPU: the GPU kernels cache bf16 or fp8; use auto, bf16 or fp8",
+            problems);
+  refuse_if(config.transport.dispatch_dtype == DType::kFloat32, "transport.dispatch_dtype",
+            "float32 is for the CPU: the GPU kernels send bf16 or fp8; use auto, bf16 or fp8",
+            problems);
+  refuse_if(config.transport.kind == TransportKind::kShm, "transport.kind",
+            "shm joins CPU servers, but the pools are on GPUs; use auto or cuda_ipc on one host, "
+            "nccl across hosts",
+            problems);
+}
+
+/// Number formats and transports that only GPU servers have.
+void check_cpu_support(const ClusterConfig& config, Problems& problems) {
+  const auto needs_gpus = [](const std::string& what, const char* instead) {
+    return fmt::format(
+        "{}, but the pools are on the CPU; use {}, or put both pools on GPUs, as in "
+        "attention.device: cuda:0",
+        what, instead);
+  };
+  const auto& transport = config.transport;
+  refuse_if(config.model.quantization == "fp8", "model.quantization",
+            needs_gpus("fp8 needs the GPU kernels", "none"), problems);
+  refuse_if(config.attention.kv_cache.dtype == DType::kFloat8E4M3, "attention.kv_cache.dtype",
+            needs_gpus("fp8 needs the GPU kernels", "auto, bf16 or float32"), problems);
+  refuse_if(transport.dispatch_dtype == DType::kFloat8E4M3, "transport.dispatch_dtype",
+            needs_gpus("fp8 needs the GPU kernels", "auto"), problems);
+  const DType sent = cpu_activations(config.model.precision);
+  refuse_if(!problems.has("model.precision") && transport.dispatch_dtype != sent,
+            "transport.dispatch_dtype",
+            fmt::format("servers on the CPU send what model.precision = {} gives; use auto, or "
+                        "change model.precision",
+                        to_string(config.model.precision)),
+            problems);
+  refuse_if(transport.kind == TransportKind::kCudaIpc || transport.kind == TransportKind::kNccl,
+            "transport.kind",
+            needs_gpus(fmt::format("{} joins GPUs", to_string(transport.kind)), "auto or shm"),
+            problems);
+}
+
 void check_pool_threads(const std::string& pool, std::uint32_t threads, const HostFacts& host,
                         Problems& problems) {
   const std::string key = pool + ".threads";
@@ -116,7 +183,7 @@ void check_kv_cache(const ClusterConfig& config, const ModelLimits& model, Probl
     return;
   }
   const std::uint64_t capacity = std::uint64_t{kv.pages} * kv.page_size;
-  if (capacity < max_len) {
+  if (kv.pages != 0 && capacity < max_len) {
     problems.add("attention.kv_cache.pages",
                  fmt::format("{} pages x {} tokens = {} tokens hold no sequence of "
                              "model.max_model_len = {}; use at least {} pages or lower "
@@ -214,6 +281,10 @@ void check_gpus(const ClusterConfig& config, Problems& problems) {
 
 }  // namespace
 
+DType cpu_activations(Precision precision) {
+  return precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
+
 std::uint32_t num_servers_on_gpu(const ClusterConfig& config, std::uint32_t gpu) {
   return num_pool_servers_on_gpu(config.attention.servers, config.attention.device, gpu) +
          num_pool_servers_on_gpu(config.ffn.servers, config.ffn.device, gpu);
@@ -226,6 +297,14 @@ std::uint64_t num_server_threads(const ClusterConfig& config) {
 
 void validate(const ClusterConfig& config, const HostFacts& host, const ModelLimits& model,
               Problems& problems) {
+  check_devices(config, problems);
+  if (all_good(problems, {"attention.device", "ffn.device"})) {
+    if (config.on_gpus()) {
+      check_gpu_support(config, problems);
+    } else {
+      check_cpu_support(config, problems);
+    }
+  }
   check_ports(config, problems);
   check_threads(config, host, problems);
   check_gpus(config, problems);

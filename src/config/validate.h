@@ -10,9 +10,16 @@ namespace fastfd::config {
 /// small examples live with; beyond this every token waits for dozens of thread switches a layer.
 inline constexpr std::uint32_t kMostThreadsPerCore = 16;
 
+/// Most KV pages of an attention server that a file can ask for.
+inline constexpr std::uint32_t kMostPages = 1U << 24;
+
 /// Checks that combine several keys, or a key and the host or the model.
 void validate(const ClusterConfig& config, const HostFacts& host, const ModelLimits& model,
               Problems& problems);
+
+/// What CPU servers send and cache with `precision`: float32 stays exact, and in bf16 precision the
+/// next operator rounds anyway.
+DType cpu_activations(Precision precision);
 
 /// Servers of both pools that run on GPU `gpu`.
 std::uint32_t num_servers_on_gpu(const ClusterConfig& config, std::uint32_t gpu);

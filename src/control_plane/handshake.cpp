@@ -34,6 +34,24 @@ class Differences {
   std::string text_;
 };
 
+/// Of a server that found out by itself what it has room for.
+std::string why_pages_refused(const Contract& ours, std::uint32_t num_pages) {
+  if (num_pages > kMaxPages) {
+    return fmt::format(
+        "KV pages: the server has {}, at most {} are possible; set "
+        "attention.kv_cache.pages",
+        num_pages, kMaxPages);
+  }
+  if (num_pages == 0 || std::uint64_t{num_pages} * ours.page_size < ours.max_model_len) {
+    return fmt::format(
+        "KV pages: the server has room for {} of {} tokens, which hold no sequence "
+        "of max_model_len = {}; raise attention.gpu_memory_fraction or lower "
+        "model.max_model_len",
+        num_pages, ours.page_size, ours.max_model_len);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string member_name(Role role, ServerRank rank) {
@@ -82,7 +100,9 @@ std::string why_refused(const Contract& ours, const Registration& theirs) {
                        theirs.rank, theirs.role == Role::kFfn ? "FFN" : "attention",
                        num_servers - 1);
   }
-  return {};
+  return theirs.role == Role::kAttention && ours.num_pages == 0
+             ? why_pages_refused(ours, theirs.num_pages)
+             : std::string();
 }
 
 }  // namespace fastfd::control_plane

@@ -113,6 +113,7 @@ void to_proto(const Registration& registration, v1::Registration* proto) {
   proto->set_process_key(registration.process_key);
   proto->set_last_epoch(registration.last_epoch);
   proto->set_data_plane_address(registration.data_plane_address);
+  proto->set_num_pages(registration.num_pages);
   to_proto(registration.contract, proto->mutable_contract());
 }
 
@@ -123,6 +124,7 @@ ConvertError from_proto(const v1::Registration& proto, Registration* registratio
   registration->process_key = proto.process_key();
   registration->last_epoch = proto.last_epoch();
   registration->data_plane_address = proto.data_plane_address();
+  registration->num_pages = proto.num_pages();
   if (!from_proto(proto.role(), &registration->role)) {
     return "a registration with an unknown role";
   }

@@ -1,5 +1,6 @@
 #include "fastfd/coordinator/engine.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@ class Engine::Impl {
         membership_({options_.contract, options_.placement_version, options_.heartbeat_timeout,
                      options_.stop_timeout, options_.stall_timeout}),
         meters_(options_.contract.num_attention_servers, options_.contract.num_ffn_servers),
+        pages_per_server_(options_.scheduler.pages_per_server),
         thread_([this] { run(); }) {}
 
   ~Impl() {
@@ -139,6 +141,7 @@ class Engine::Impl {
           std::visit([&](auto& value) { handle(value, &tokens); }, event);
         }
         membership_.check_deadlines(now_);
+        learn_pages();
         follow_epoch(&tokens);
         fences = membership_.take_fences();
       }
@@ -163,6 +166,18 @@ class Engine::Impl {
   }
 
   void handle(event::Registered& event, std::vector<TokenEvent>* /*tokens*/) {
+    const auto& server = event.registration;
+    if (finds_pages() && server.role == Role::kAttention && server.num_pages < pages_per_server_) {
+      // Judged here and not on arrival: what was on its way when the pages became known counts,
+      // too.
+      const auto reason = fmt::format(
+          "KV pages: the server has room for {}, but the cluster has been using {} of each "
+          "attention server; end what else runs on its GPU, or restart the coordinator",
+          server.num_pages, pages_per_server_);
+      spdlog::warn("refused {}: {}", control_plane::member_name(server.role, server.rank), reason);
+      event.link->refuse(reason);
+      return;
+    }
     membership_.registered(event.session, std::move(event.registration), std::move(event.link),
                            now_);
   }
@@ -219,6 +234,22 @@ class Engine::Impl {
 
   void handle(event::Lost& event, std::vector<TokenEvent>* /*tokens*/) {
     membership_.lost(event.session, event.reason, now_);
+  }
+
+  bool finds_pages() const { return options_.scheduler.pages_per_server == 0; }
+
+  /// Once the cluster serves for the first time, and so before anything was submitted, the books
+  /// are made anew for the pages that every attention server has.
+  void learn_pages() {
+    if (pages_per_server_ != 0 || membership_.phase() != Membership::Phase::kServing) {
+      return;
+    }
+    pages_per_server_ = membership_.fewest_pages();
+    auto options = options_.scheduler;
+    options.pages_per_server = pages_per_server_;
+    scheduler_ = scheduler::Scheduler(options);
+    spdlog::info("using {} KV pages of {} tokens on each attention server", pages_per_server_,
+                 options.page_size);
   }
 
   /// Ends what ran under an epoch that is over.
@@ -333,6 +364,7 @@ class Engine::Impl {
   Membership membership_;
   InFlight in_flight_;
   WorkMeters meters_;
+  std::uint32_t pages_per_server_;  // 0: not known yet
   std::unordered_map<RequestId, TokenSink*> sinks_;
   std::uint64_t late_reports_ = 0;
   std::optional<SteadyTime> drain_deadline_;

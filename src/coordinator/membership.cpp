@@ -202,6 +202,16 @@ std::vector<control_plane::MemberStatus> Membership::statuses() const {
   return statuses;
 }
 
+std::uint32_t Membership::fewest_pages() const {
+  std::uint32_t fewest = UINT32_MAX;
+  for (const auto& member : members_) {
+    if (member.role == Role::kAttention) {
+      fewest = std::min(fewest, member.registration.num_pages);
+    }
+  }
+  return fewest;
+}
+
 std::optional<std::pair<Role, ServerRank>> Membership::identify(SessionId session) const {
   for (const auto& member : members_) {
     if (session != 0 && member.session == session) {

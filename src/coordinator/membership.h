@@ -72,6 +72,9 @@ class Membership {
   std::string detail() const;
   std::vector<control_plane::MemberStatus> statuses() const;
 
+  /// Of the attention servers' registered KV pages. Requires that all have joined.
+  std::uint32_t fewest_pages() const;
+
   /// Role and rank of a live session; nullopt for one that is over.
   std::optional<std::pair<Role, ServerRank>> identify(control_plane::SessionId session) const;
   /// Null while the server is missing.

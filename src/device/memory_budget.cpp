@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fastfd::device {
 namespace {
 
@@ -35,17 +37,20 @@ MemoryBudget plan_memory(const DeviceMemory& memory, const MemoryDemand& demand)
       fmt::format("weights {} + workspace {} + windows {}", gib(demand.weights_bytes),
                   gib(demand.workspace_bytes), gib(demand.windows_bytes));
   if (least > budget.budget_bytes) {
-    const std::string pages = demand.bytes_per_page == 0
-                                  ? ""
-                                  : fmt::format(" + {} KV pages of {} bytes for one sequence",
-                                                demand.min_pages, demand.bytes_per_page);
-    throw DeviceError(
-        fmt::format("{} don't hold {}{} = {}; raise gpu_memory_fraction, lower max_model_len or "
-                    "max_batched_tokens, or spread the model over more servers",
-                    share, parts, pages, gib(least)));
+    const bool is_fixed = demand.min_pages == demand.max_pages;
+    const std::string pages =
+        demand.bytes_per_page == 0
+            ? ""
+            : fmt::format(" + {} KV pages of {} bytes{}", demand.min_pages, demand.bytes_per_page,
+                          is_fixed ? "" : " for one sequence");
+    throw DeviceError(fmt::format(
+        "{} don't hold {}{} = {}; raise gpu_memory_fraction, lower {}max_batched_tokens, or spread "
+        "the model over more servers",
+        share, parts, pages, gib(least), is_fixed ? "kv_cache.pages or " : "max_model_len or "));
   }
   if (demand.bytes_per_page != 0) {
-    budget.num_pages = (budget.budget_bytes - fixed) / demand.bytes_per_page;
+    budget.num_pages =
+        std::min((budget.budget_bytes - fixed) / demand.bytes_per_page, demand.max_pages);
     budget.kv_bytes = budget.num_pages * demand.bytes_per_page;
   }
   budget.arithmetic =

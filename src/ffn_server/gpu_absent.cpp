@@ -11,6 +11,11 @@ GpuFfnServer::GpuFfnServer(const FfnServerOptions& /*options*/, const model::Mod
   throw device::DeviceError(device::cuda_availability().message());
 }
 GpuFfnServer::~GpuFfnServer() = default;
+std::uint64_t GpuFfnServer::workspace_bytes(const FfnServerOptions& /*options*/,
+                                            const model::ModelSpec& /*spec*/,
+                                            std::uint32_t /*num_experts*/) {
+  throw device::DeviceError(device::cuda_availability().message());
+}
 void GpuFfnServer::begin_epoch(Epoch /*epoch*/, std::shared_ptr<transport::DevicePort> /*port*/) {}
 void GpuFfnServer::submit_plan(FfnStepPlan /*plan*/) {}
 void GpuFfnServer::stop_epoch() {}

@@ -23,20 +23,10 @@ namespace cuda = kernels::cuda;
 // only the host's abort word ends it.
 constexpr std::uint64_t kWaitLimitNs = ~std::uint64_t{0} >> 1;
 
-// Rounded before they are summed only if their sum is rounded as well.
-DType route_output_dtype(DType combine_dtype) {
-  return combine_dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
-}
-
 // The first of a staging's parts is the most aligned.
 std::size_t round_up(std::size_t num_bytes) {
   constexpr std::size_t kAlignment = alignof(layout::LaneControl);
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-template <typename T>
-DeviceBuffer array(const device::CudaDevice& device, std::size_t count) {
-  return {device, std::max<std::size_t>(count, 1) * sizeof(T)};
 }
 
 }  // namespace
@@ -51,33 +41,12 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& opt
       ring(gpu.device(), kRingSize * staging_bytes),
       progress(gpu.device(), sizeof(std::uint64_t)) {
   const device::CudaDevice& device = gpu.device();
-  const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
-  const std::size_t routes = tokens * std::min(spec.experts_per_token, weights.num_experts);
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
     done.emplace_back(device, device::EventOptions{.sleeps = true});
   }
-  times = array<layout::HopTimes>(device, num_layers + 1);
-  arrived_rows = array<std::uint32_t>(device, num_layers);
-  control = array<layout::LaneControl>(device, 1);
-  ready = array<std::uint32_t>(device, 1);
-  ctas_done = array<std::uint32_t>(device, 1);
-  expert_begin = array<std::uint32_t>(device, weights.num_experts + 1);
-  route_tokens = array<std::uint32_t>(device, routes);
-  route_weights = array<float>(device, routes);
-  num_tokens = array<std::uint32_t>(device, 1);
-  token_route_begin = array<std::uint32_t>(device, tokens + 1);
-  token_routes = array<std::uint32_t>(device, routes);
-  token_rows = array<const void*>(device, tokens);
-  token_sources = array<cuda::TokenSource>(device, tokens);
-  peer_rows = array<std::uint32_t>(device, options.num_attention_servers);
-  hidden =
-      array<std::byte>(device, routes * spec.expert_intermediate_dim * dtype_bytes(weights.dtype));
-  if (weights.dtype == DType::kFloat8E4M3) {
-    hidden_scales =
-        array<float>(device, routes * spec.expert_intermediate_dim / layout::kScaleGroup);
+  for (const Array& array : arrays(options, spec, weights.num_experts)) {
+    this->*array.buffer = DeviceBuffer(device, array.num_bytes);
   }
-  outputs = array<std::byte>(
-      device, routes * spec.hidden_dim * dtype_bytes(route_output_dtype(options.combine_dtype)));
 }
 
 GpuFfnWorker::Lane::Staging GpuFfnWorker::Lane::staging(std::uint32_t entry) const {
@@ -117,7 +86,7 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
           {options.max_lane_rows,
            layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
            /*max_routes_per_row=*/0})),
-      route_output_dtype_(route_output_dtype(options.combine_dtype)),
+      route_output_dtype_(route_output_dtype(options)),
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
       abort_(gpu.device(), sizeof(layout::AbortState)),
       timeout_ns_(gpu.device(), sizeof(kWaitLimitNs)),

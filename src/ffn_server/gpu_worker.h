@@ -27,6 +27,10 @@ class GpuFfnWorker {
   GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
                std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu);
 
+  /// GPU memory beside the weights.
+  static std::uint64_t workspace_bytes(const FfnServerOptions& options,
+                                       const model::ModelSpec& spec, std::uint32_t num_experts);
+
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
   /// What its kernels test.
@@ -91,8 +95,18 @@ class GpuFfnWorker {
     std::map<std::uint32_t, device::DeviceGraph> graphs;  // by bucket
 
     kernels::cuda::RouteTables tables() const;
+
+    struct Array {
+      device::DeviceBuffer Lane::*buffer;
+      std::size_t num_bytes;
+    };
+    /// All of a lane's memory on the GPU.
+    static std::vector<Array> arrays(const FfnServerOptions& options, const model::ModelSpec& spec,
+                                     std::uint32_t num_experts);
   };
 
+  /// Routes' outputs are rounded before they are summed only if their sum is rounded as well.
+  static DType route_output_dtype(const FfnServerOptions& options);
   void capture_graphs();
   /// All layers; what differs between steps of one bucket is in device memory, but for what the
   /// port takes from the plan.

@@ -187,8 +187,7 @@ int run_launch(const config::ClusterConfig& config, const LaunchOptions& options
   if (config.transport.kind == config::TransportKind::kInproc) {
     throw LaunchError(
         "transport.kind 'inproc' joins threads of one process; a launched cluster has a process "
-        "for "
-        "each server: use 'shm'");
+        "for each server: use 'auto'");
   }
   check_ports_free(config);
   if (options.before_start) {

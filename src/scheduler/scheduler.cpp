@@ -21,7 +21,6 @@ void require(bool condition, const char* what) {
 const SchedulerOptions& validated(const SchedulerOptions& options) {
   require(options.num_attention_servers >= 1 && options.num_attention_servers <= kMaxServers,
           "num_attention_servers must be 1 to 64");
-  require(options.pages_per_server >= 1, "pages_per_server must be at least 1");
   require(options.page_size >= 1, "page_size must be at least 1");
   require(options.max_sequences >= 1, "max_sequences must be at least 1");
   require(options.max_batched_tokens >= 1, "max_batched_tokens must be at least 1");

@@ -24,33 +24,22 @@ Status check_range(const char* name, std::uint32_t value, std::uint32_t limit) {
                 fmt::format("window shape: {} is {}, must be 1 to {}", name, value, limit));
 }
 
-Status check_dtype(const char* name, DType dtype, bool may_be_fp8) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kBFloat16:
-    case DType::kFloat16:
-      return Status::ok();
-    case DType::kFloat8E4M3:
-      if (may_be_fp8) {
-        return Status::ok();
-      }
-      break;
+/// Only dispatches are quantised, and the scales of a row belong to whole groups of its values.
+Status check_dtypes(const WindowShape& shape) {
+  if (shape.combine_dtype == DType::kFloat8E4M3) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("window shape: combine_dtype is {}, must be float32, bfloat16 or "
+                              "float16",
+                              to_string(shape.combine_dtype)));
   }
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("window shape: {} is {}, must be float32, bfloat16{}", name, to_string(dtype),
-                  may_be_fp8 ? ", float16 or float8_e4m3" : " or float16"));
-}
-
-/// FP8 rows have a scale for every kScaleGroup values.
-Status check_scale_groups(const WindowShape& shape) {
-  if (shape.dispatch_dtype != DType::kFloat8E4M3 || shape.hidden_dim % layout::kScaleGroup == 0) {
-    return Status::ok();
+  if (shape.dispatch_dtype == DType::kFloat8E4M3 && shape.hidden_dim % layout::kScaleGroup != 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("window shape: dispatch_dtype is {}, which has a scale every {} "
+                    "values and hidden_dim is {}; use bfloat16",
+                    to_string(shape.dispatch_dtype), layout::kScaleGroup, shape.hidden_dim));
   }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("window shape: dispatch_dtype is float8_e4m3, which needs a hidden_dim "
-                            "that is a multiple of {}, not {}",
-                            layout::kScaleGroup, shape.hidden_dim));
+  return Status::ok();
 }
 
 }  // namespace
@@ -60,10 +49,7 @@ Status validate(const WindowShape& shape) {
        {check_range("max_lane_rows", shape.max_lane_rows, kMaxRows),
         check_range("hidden_dim", shape.hidden_dim, kMaxHiddenDim),
         check_range("max_routes_per_row", shape.max_routes_per_row, kMaxRoutes),
-        check_range("num_layers", shape.num_layers, kMaxLayers),
-        check_dtype("dispatch_dtype", shape.dispatch_dtype, /*may_be_fp8=*/true),
-        check_dtype("combine_dtype", shape.combine_dtype, /*may_be_fp8=*/false),
-        check_scale_groups(shape)}) {
+        check_range("num_layers", shape.num_layers, kMaxLayers), check_dtypes(shape)}) {
     if (!status) {
       return status;
     }

@@ -41,6 +41,7 @@ EngineOptions engine_options() {
   options.contract.num_attention_servers = 2;
   options.contract.num_ffn_servers = 2;
   options.contract.num_layers = 4;
+  options.contract.num_pages = 64;
   options.contract.num_experts = 8;
   return options;
 }

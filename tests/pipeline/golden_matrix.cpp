@@ -97,6 +97,9 @@ config::ClusterConfig make_config(const Row& row) {
   }
   config.attention.servers = static_cast<std::uint32_t>(topology[0] - '0');
   config.ffn.servers = static_cast<std::uint32_t>(topology[2] - '0');
+  const double memory_fraction = 0.9 / (config.attention.servers + config.ffn.servers);
+  config.attention.gpu.memory_fraction = memory_fraction;
+  config.ffn.gpu.memory_fraction = memory_fraction;
   config.transport.kind =
       on_gpu || row[kTransport] == 0 ? config::TransportKind::kInproc : config::TransportKind::kShm;
   config.transport.spin_us = 0;

@@ -103,7 +103,8 @@ class CliTest(unittest.TestCase):
     def test_a_device_that_cant_be_had_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "c.yaml"
-            file.write_text("model: {path: models/atlas-moe}\nattention: {device: 'cuda:0'}\n",
+            file.write_text("model: {path: models/atlas-moe}\nattention: {device: 'cuda:0'}\n"
+                            "ffn: {device: 'cuda:0'}\n",
                             encoding="utf-8")
             for arguments in (["launch", str(file)], ["bench", "offline", str(file)],
                               ["attention-server", "--config", str(file), "--rank", "0"]):

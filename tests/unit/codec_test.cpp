@@ -154,8 +154,8 @@ class Generator {
   DType dtype() { return static_cast<DType>(below(4)); }
 
   Registration registration() {
-    Registration registration{server_role(), word(), long_word(), word(),
-                              text(),        word(), text(),      {}};
+    Registration registration{server_role(), word(), long_word(), word(), text(),
+                              word(),        text(), {},          0};
     Contract& contract = registration.contract;
     contract.model_fingerprint = long_word();
     for (std::uint32_t* field :
@@ -169,6 +169,7 @@ class Generator {
     contract.combine_dtype = dtype();
     contract.kv_dtype = dtype();
     contract.precision = coin() ? Precision::kFloat32 : Precision::kBFloat16;
+    registration.num_pages = word();
     return registration;
   }
 

@@ -52,7 +52,8 @@ const BadFile kBadFiles[] = {
     {"UnknownNestedKey", "attention:\n  kv_cache:\n    pagesize: 16",
      "4: attention.kv_cache.pagesize: unknown key; did you mean 'page_size'?"},
     {"UnknownKeyLikeNoOther", "transport: {quux_frobnicate: 1}",
-     "2: transport.quux_frobnicate: unknown key; the keys here are kind, spin_us, combine_dtype"},
+     "2: transport.quux_frobnicate: unknown key; the keys here are kind, spin_us, combine_dtype, "
+     "dispatch_dtype"},
     {"DuplicateKey", "ffn: {servers: 1}\nscheduler: {plan_ahead: 1}\nffn: {servers: 2}",
      "4: ffn: given twice, first on line 2; keep one of the two"},
     {"DuplicateNestedKey", "ffn:\n  servers: 1\n  servers: 2",
@@ -118,9 +119,9 @@ const BadFile kBadFiles[] = {
      "2: attention.servers: 16 attention x 4 threads + 1 ffn x 1 threads = 65 server threads on 4 "
      "cores; use at most 64"},
     {"PlanAheadTooFar", "scheduler: {plan_ahead: 4}",
-     "2: scheduler.plan_ahead: 4 is out of range; use an integer from 1 to 3"},
+     "2: scheduler.plan_ahead: 4 is out of range; use `auto` or an integer from 1 to 3"},
     {"NoPlanAhead", "scheduler: {plan_ahead: 0}",
-     "2: scheduler.plan_ahead: 0 is out of range; use an integer from 1 to 3"},
+     "2: scheduler.plan_ahead: 0 is out of range; use `auto` or an integer from 1 to 3"},
     {"TooManyLanes", "scheduler: {microbatches: 5}",
      "2: scheduler.microbatches: 5 is out of range; use `auto` or an integer from 1 to 4"},
     {"MisspeltAuto", "scheduler: {microbatches: automatic}",
@@ -159,14 +160,14 @@ const BadFile kBadFiles[] = {
      "2: attention.gpu_memory_fraction: is a part of a GPU, but attention.device is cpu; remove "
      "it, "
      "or say attention.device: cuda:0"},
-    {"NoSmShare", "ffn: {device: 'cuda:0', sm_share: 0}",
-     "2: ffn.sm_share: 0 is out of range; use `auto` or a number above 0 and up to 1"},
-    {"MoreThanAllSms", "ffn: {device: 'cuda:0', sm_share: 1.5}",
-     "2: ffn.sm_share: 1.5 is out of range; use `auto` or a number above 0 and up to 1"},
-    {"NotANumberOfSms", "ffn: {device: 'cuda:0', sm_share: nan}",
-     "2: ffn.sm_share: nan is out of range; use `auto` or a number above 0 and up to 1"},
-    {"SmSharePercent", "ffn: {device: 'cuda:0', sm_share: 50%}",
-     "2: ffn.sm_share: expected `auto` or a number above 0 and up to 1, got '50%'; write it as "
+    {"NoSmShare", "attention: {device: 'cuda:1'}\nffn: {device: 'cuda:0', sm_share: 0}",
+     "3: ffn.sm_share: 0 is out of range; use `auto` or a number above 0 and up to 1"},
+    {"MoreThanAllSms", "attention: {device: 'cuda:1'}\nffn: {device: 'cuda:0', sm_share: 1.5}",
+     "3: ffn.sm_share: 1.5 is out of range; use `auto` or a number above 0 and up to 1"},
+    {"NotANumberOfSms", "attention: {device: 'cuda:1'}\nffn: {device: 'cuda:0', sm_share: nan}",
+     "3: ffn.sm_share: nan is out of range; use `auto` or a number above 0 and up to 1"},
+    {"SmSharePercent", "attention: {device: 'cuda:1'}\nffn: {device: 'cuda:0', sm_share: 50%}",
+     "3: ffn.sm_share: expected `auto` or a number above 0 and up to 1, got '50%'; write it as "
      "0.5"},
     {"SharesOfOneGpuSumToMore",
      "attention: {device: 'cuda:0', sm_share: 0.5}\nffn: {device: 'cuda:0'}",
@@ -174,17 +175,66 @@ const BadFile kBadFiles[] = {
      "sum "
      "to at most 1"},
     {"MemoryOfOneGpuSumsToMore",
-     "attention: {device: 'cuda:0-1', servers: 3, gpu_memory_fraction: 0.6}",
+     "attention: {device: 'cuda:0-1', servers: 3, gpu_memory_fraction: 0.6}\n"
+     "ffn: {device: 'cuda:2'}",
      "2: attention.gpu_memory_fraction: 2 attention x 0.6 + 0 ffn x 0.9 = 1.20 of cuda:0; let the "
      "servers of a GPU sum to at most 1"},
     {"TransportNotBuilt", "transport: {kind: ucx}",
-     "2: transport.kind: 'ucx' is not in this build; use one of inproc, shm"},
+     "2: transport.kind: 'ucx' is not in this build; use one of auto, inproc, shm, cuda_ipc, nccl"},
     {"UnknownTransport", "transport: {kind: pigeon}",
-     "2: transport.kind: 'pigeon' is not known; use one of inproc, shm"},
+     "2: transport.kind: 'pigeon' is not known; use one of auto, inproc, shm, cuda_ipc, nccl"},
     {"UnknownCombineType", "transport: {combine_dtype: fp4}",
-     "2: transport.combine_dtype: 'fp4' is not known; use one of float32, bf16"},
+     "2: transport.combine_dtype: 'fp4' is not known; use one of auto, float32, bf16"},
     {"Fp8Cache", "attention: {kv_cache: {dtype: fp8}}",
-     "2: attention.kv_cache.dtype: 'fp8' needs the GPU kernels; use one of auto, bf16, float32"},
+     "2: attention.kv_cache.dtype: fp8 needs the GPU kernels, but the pools are on the CPU; use "
+     "auto, bf16 or float32, or put both pools on GPUs, as in attention.device: cuda:0"},
+    {"Fp8CacheByItsOtherName", "attention: {kv_cache: {dtype: fp8_e4m3}}",
+     "2: attention.kv_cache.dtype: 'fp8_e4m3' is called fp8; use one of auto, bf16, float32, fp8"},
+    {"AnotherFp8Cache", "attention: {kv_cache: {dtype: fp8_e5m2}}",
+     "2: attention.kv_cache.dtype: 'fp8_e5m2' is not supported; use one of auto, bf16, float32, "
+     "fp8"},
+    {"NoPages", "attention: {kv_cache: {pages: 0}}",
+     "2: attention.kv_cache.pages: 0 is out of range; use `auto` or an integer from 1 to "
+     "16777216"},
+    {"Fp8RowsOnCpu", "transport: {dispatch_dtype: fp8}",
+     "2: transport.dispatch_dtype: fp8 needs the GPU kernels, but the pools are on the CPU; use "
+     "auto, or put both pools on GPUs, as in attention.device: cuda:0"},
+    {"RowsOfAnotherPrecision", "transport: {dispatch_dtype: float32}",
+     "2: transport.dispatch_dtype: servers on the CPU send what model.precision = bf16 gives; use "
+     "auto, or change model.precision"},
+    {"CudaIpcOnCpu", "transport: {kind: cuda_ipc}",
+     "2: transport.kind: cuda_ipc joins GPUs, but the pools are on the CPU; use auto or shm, or "
+     "put "
+     "both pools on GPUs, as in attention.device: cuda:0"},
+    {"NcclOnCpu", "transport: {kind: nccl}",
+     "2: transport.kind: nccl joins GPUs, but the pools are on the CPU; use auto or shm, or put "
+     "both pools on GPUs, as in attention.device: cuda:0"},
+    {"ShmOnGpus", "attention: {device: 'cuda:0'}\nffn: {device: 'cuda:1'}\ntransport: {kind: shm}",
+     "4: transport.kind: shm joins CPU servers, but the pools are on GPUs; use auto or cuda_ipc on "
+     "one host, nccl across hosts"},
+    {"Float32CacheOnGpus",
+     "attention: {device: 'cuda:0', kv_cache: {dtype: float32}}\nffn: {device: 'cuda:1'}",
+     "2: attention.kv_cache.dtype: float32 is for the CPU: the GPU kernels cache bf16 or fp8; use "
+     "auto, bf16 or fp8"},
+    {"Float32RowsOnGpus",
+     "attention: {device: 'cuda:0'}\nffn: {device: 'cuda:1'}\n"
+     "transport: {dispatch_dtype: float32}",
+     "4: transport.dispatch_dtype: float32 is for the CPU: the GPU kernels send bf16 or fp8; use "
+     "auto, bf16 or fp8"},
+    {"TooFewPagesOnGpus",
+     "attention: {device: 'cuda:0', kv_cache: {pages: 1}}\nffn: {device: 'cuda:1'}",
+     "2: attention.kv_cache.pages: 1 pages x 16 tokens = 16 tokens hold no sequence of "
+     "model.max_model_len = 2048; use at least 128 pages or lower model.max_model_len to 16"},
+    {"OnlyAttentionOnAGpu", "attention: {device: 'cuda:0-1'}",
+     "2: attention.device: cuda:0-1 is a GPU, but ffn.device is cpu; put both pools on GPUs, as in "
+     "ffn.device: cuda:0, or both on the CPU"},
+    {"OnlyExpertsOnAGpu",
+     "attention: {device: cpu}\nffn: {device: 'cuda:3'}\n"
+     "transport: {kind: shm}",
+     "3: ffn.device: cuda:3 is a GPU, but attention.device is cpu; put both pools on GPUs, as in "
+     "attention.device: cuda:0, or both on the CPU"},
+    {"GraphsNoBool", "scheduler: {graphs: auto}",
+     "2: scheduler.graphs: expected true or false, got 'auto'; write one of the two"},
     {"UnknownLoop", "scheduler: {loop: eager}",
      "2: scheduler.loop: 'eager' is not known; use one of overlapped, plain"},
     {"HeartbeatTimeoutTooShort", "faults: {heartbeat_ms: 500, heartbeat_timeout_ms: 900}",
@@ -213,11 +263,28 @@ INSTANTIATE_TEST_SUITE_P(ClusterFile, BadFileTest, ::testing::ValuesIn(kBadFiles
 TEST(ConfigErrorsTest, ReportsEveryProblemByLine) {
   const std::string error = error_of("scheduler: {plan_ahead: 9}\nmodel: {path: " + kModel +
                                      ", quantization: awq}\nffn:\n  servers: 0\n  thread: 1\n");
-  EXPECT_EQ(error,
-            "c.yaml:1: scheduler.plan_ahead: 9 is out of range; use an integer from 1 to 3\n"
-            "c.yaml:2: model.quantization: 'awq' is not supported; use none\n"
-            "c.yaml:4: ffn.servers: 0 is out of range; use an integer from 1 to 64\n"
-            "c.yaml:5: ffn.thread: unknown key; did you mean 'threads'?");
+  EXPECT_EQ(
+      error,
+      "c.yaml:1: scheduler.plan_ahead: 9 is out of range; use `auto` or an integer from 1 to 3\n"
+      "c.yaml:2: model.quantization: 'awq' is not supported; use one of none, fp8\n"
+      "c.yaml:4: ffn.servers: 0 is out of range; use an integer from 1 to 64\n"
+      "c.yaml:5: ffn.thread: unknown key; did you mean 'threads'?");
+}
+
+TEST(ConfigErrorsTest, TheModelsNumberFormatsAreThoseOfTheDevice) {
+  const auto model = [](const std::string& keys) {
+    return "model: {path: " + kModel + ", " + keys + "}\n";
+  };
+  EXPECT_EQ(
+      error_of(model("quantization: fp8")),
+      "c.yaml:1: model.quantization: fp8 needs the GPU kernels, but the pools are on the CPU; "
+      "use none, or put both pools on GPUs, as in attention.device: cuda:0");
+  EXPECT_EQ(error_of(model("quantization: fp8_block")),
+            "c.yaml:1: model.quantization: 'fp8_block' is not supported; use one of none, fp8");
+  EXPECT_EQ(error_of(model("precision: float32") +
+                     "attention: {device: 'cuda:0'}\nffn: {device: 'cuda:1'}"),
+            "c.yaml:1: model.precision: float32 is for the CPU: activations of the GPU kernels are "
+            "bf16; use auto or bf16");
 }
 
 TEST(ConfigErrorsTest, ModelPathIsRequired) {

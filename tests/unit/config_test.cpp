@@ -73,9 +73,9 @@ TEST(ClusterConfigTest, ReadsEveryKey) {
           "  threads: 2\n"
           "  kv_cache: {pages: 33, page_size: 8, dtype: bf16, prefix_cache: false}\n"
           "ffn: {servers: 4, device: cpu, threads: 5, expert_replicas: 2}\n"
-          "transport: {kind: inproc, spin_us: 9, combine_dtype: bf16}\n"
+          "transport: {kind: inproc, spin_us: 9, combine_dtype: bf16, dispatch_dtype: float32}\n"
           "scheduler: {loop: plain, microbatches: 3, plan_ahead: 1, max_sequences: 6,\n"
-          "            max_batched_tokens: 12, prefill_chunk: 11}\n"
+          "            max_batched_tokens: 12, prefill_chunk: 11, graphs: false}\n"
           "faults: {heartbeat_ms: 21, heartbeat_timeout_ms: 99, stall_timeout_ms: 101,\n"
           "         drain_timeout_ms: 0}\n"
           "log_level: debug\n",
@@ -87,8 +87,8 @@ TEST(ClusterConfigTest, ReadsEveryKey) {
   expected.coordinator = {{"::1", 80}, {"example.org", 81}, 7};
   expected.attention = {3, {}, {}, 2, {33, 8, DType::kBFloat16, false}};
   expected.ffn = {4, {}, {}, 5, 2};
-  expected.transport = {TransportKind::kInproc, 9, DType::kBFloat16};
-  expected.scheduler = {SchedulerLoop::kPlain, 3, 1, 6, 12, 11};
+  expected.transport = {TransportKind::kInproc, 9, DType::kBFloat16, DType::kFloat32};
+  expected.scheduler = {SchedulerLoop::kPlain, 3, 1, 6, 12, 11, false};
   expected.faults = {21, 99, 101, 0};
   expected.log_level = "debug";
   EXPECT_EQ(config, expected);
@@ -119,10 +119,11 @@ TEST(ClusterConfigTest, AutoSpinsOnlyWithACoreToSpare) {
 }
 
 TEST(ClusterConfigTest, GpusAreSharedByTheServersOnThem) {
-  const auto one = parse("attention: {device: 'cuda:2'}\n");
+  const auto one = parse("attention: {device: 'cuda:2'}\nffn: {device: 'cuda:1'}\n");
   EXPECT_EQ(one.attention.device, (DeviceChoice{true, 2, 1}));
   EXPECT_EQ(one.attention.gpu, (GpuShare{1.0, 0.9}));
-  EXPECT_FALSE(one.ffn.device.is_cuda);
+  EXPECT_EQ(one.ffn.gpu, (GpuShare{1.0, 0.9}));
+  EXPECT_TRUE(one.on_gpus());
 
   const auto shared = parse(
       "attention: {servers: 2, device: 'cuda:0', sm_share: 0.25}\n"
@@ -142,6 +143,86 @@ TEST(ClusterConfigTest, GpusAreSharedByTheServersOnThem) {
   }
 }
 
+// What follows the model's line of a cluster on GPUs.
+std::string on_gpus(const std::string& attention = "", const std::string& rest = "") {
+  return "attention: {device: 'cuda:0'" + attention + "}\nffn: {device: 'cuda:1'}\n" + rest;
+}
+
+TEST(ClusterConfigTest, AutoFollowsTheDevice) {
+  const std::string autos =
+      "transport: {kind: auto, combine_dtype: auto, dispatch_dtype: auto}\n"
+      "scheduler: {plan_ahead: auto}\n";
+  for (const bool is_written : {false, true}) {
+    const auto gpu = parse(on_gpus(is_written ? ", kv_cache: {pages: auto, dtype: auto}" : "",
+                                   is_written ? autos : ""),
+                           {8, false});  // what the CPU can't do does not matter
+    EXPECT_EQ(gpu.transport.kind, TransportKind::kCudaIpc);
+    EXPECT_EQ(gpu.transport.combine_dtype, DType::kBFloat16);
+    EXPECT_EQ(gpu.transport.dispatch_dtype, DType::kBFloat16);
+    EXPECT_EQ(gpu.model.precision, Precision::kBFloat16);
+    EXPECT_EQ(gpu.attention.kv_cache.dtype, DType::kBFloat16);
+    EXPECT_EQ(gpu.attention.kv_cache.pages, 0U);
+    EXPECT_EQ(gpu.scheduler.plan_ahead, 1U);
+    EXPECT_TRUE(gpu.scheduler.graphs);
+    EXPECT_THAT(to_yaml(gpu), HasSubstr("pages: auto"));
+
+    const auto cpu =
+        parse((is_written ? "attention: {kv_cache: {pages: auto}}\n" + autos : ""), kHost);
+    EXPECT_EQ(cpu.transport.kind, TransportKind::kShm);
+    EXPECT_EQ(cpu.transport.combine_dtype, DType::kFloat32);
+    EXPECT_EQ(cpu.transport.dispatch_dtype, DType::kBFloat16);
+    EXPECT_EQ(cpu.attention.kv_cache.pages, 2048U);
+    EXPECT_EQ(cpu.scheduler.plan_ahead, 2U);
+  }
+  EXPECT_EQ(parse("", {8, false}).transport.dispatch_dtype, DType::kFloat32);
+}
+
+TEST(ClusterConfigTest, WhatIsWrittenWinsOnGpus) {
+  const auto config =
+      parse(on_gpus(", kv_cache: {pages: 4096, dtype: fp8}",
+                    "transport: {kind: nccl, combine_dtype: float32, dispatch_dtype: fp8}\n"
+                    "scheduler: {plan_ahead: 3, graphs: false}\n"));
+  EXPECT_EQ(config.attention.kv_cache.pages, 4096U);
+  EXPECT_EQ(config.attention.kv_cache.dtype, DType::kFloat8E4M3);
+  EXPECT_EQ(config.transport.kind, TransportKind::kNccl);
+  EXPECT_EQ(config.transport.combine_dtype, DType::kFloat32);
+  EXPECT_EQ(config.transport.dispatch_dtype, DType::kFloat8E4M3);
+  EXPECT_EQ(config.scheduler.plan_ahead, 3U);
+  EXPECT_FALSE(config.scheduler.graphs);
+  for (const char* kind : {"inproc", "cuda_ipc"}) {
+    EXPECT_STREQ(
+        to_string(
+            parse(on_gpus("", std::string("transport: {kind: ") + kind + "}")).transport.kind),
+        kind);
+  }
+}
+
+TEST(ClusterConfigTest, QuantisedWeightsWantQuantisedRows) {
+  const auto parse_fp8 = [](const std::string& rest) {
+    return parse_cluster_text("model: {path: " + kModel + ", quantization: fp8}\n" + rest,
+                              "test.yaml", kHost);
+  };
+  const auto config = parse_fp8(on_gpus());
+  EXPECT_EQ(config.model.quantization, "fp8");
+  EXPECT_EQ(config.transport.dispatch_dtype, DType::kFloat8E4M3);
+  EXPECT_EQ(config.attention.kv_cache.dtype, DType::kBFloat16);
+  EXPECT_EQ(parse_fp8(on_gpus("", "transport: {dispatch_dtype: bf16}")).transport.dispatch_dtype,
+            DType::kBFloat16);
+}
+
+TEST(ClusterConfigTest, YamlOfAGpuClusterParsesBackEqual) {
+  for (const std::string& text :
+       {on_gpus(), on_gpus(", sm_share: 0.5, gpu_memory_fraction: 0.3, kv_cache: {pages: 777}"),
+        on_gpus(", kv_cache: {dtype: fp8}", "transport: {kind: nccl, dispatch_dtype: fp8}"),
+        on_gpus("",
+                "transport: {kind: inproc, combine_dtype: float32}\n"
+                "scheduler: {graphs: false, plan_ahead: 2}")}) {
+    const auto config = parse(text);
+    EXPECT_EQ(parse_cluster_text(to_yaml(config), "test.yaml", {3, false}), config)
+        << to_yaml(config);
+  }
+}
+
 TEST(ClusterConfigTest, YamlOfAConfigParsesBackEqual) {
   auto config = parse(
       "coordinator: {http: '[::]:1234'}\n"
@@ -158,7 +239,7 @@ TEST(ClusterConfigTest, YamlOfAConfigParsesBackEqual) {
 
 TEST(DefaultClusterTest, FitsTheHost) {
   for (const std::uint32_t num_cores : {1U, 2U, 3U, 4U, 8U, 24U, 64U, 256U}) {
-    const HostFacts host{num_cores, true};
+    const HostFacts host{num_cores, num_cores != 3};
     const auto config = default_cluster(kModel, host);
     const std::uint32_t num_threads = config.attention.servers * config.attention.threads +
                                       config.ffn.servers * config.ffn.threads;
@@ -166,6 +247,7 @@ TEST(DefaultClusterTest, FitsTheHost) {
     EXPECT_GE(2 * num_threads, num_cores) << num_cores << " cores: at least half of them are used";
     EXPECT_EQ(config.model.max_model_len, 2048U);
     EXPECT_EQ(config.model.served_name, "atlas-moe");
+    EXPECT_FALSE(config.on_gpus());
     EXPECT_TRUE(config.source.empty());
     // What it says is a legal cluster file.
     auto parsed = parse_cluster_text(to_yaml(config), "", host);

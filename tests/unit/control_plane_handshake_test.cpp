@@ -110,6 +110,37 @@ TEST(Handshake, EveryDifferenceIsNamedAtOnce) {
       AllOf(HasSubstr("page size: the server has 32"), HasSubstr("KV pages: the server has 7")));
 }
 
+TEST(Handshake, RegisteredPagesMustHoldTheLongestSequence) {
+  auto contract = example_contract();
+  contract.num_pages = 0;  // each server's own
+  auto registration = example_registration();
+  registration.contract = contract;
+  registration.num_pages = 128;
+  EXPECT_EQ(why_refused(contract, registration), "");
+  registration.num_pages = 127;
+  EXPECT_EQ(why_refused(contract, registration),
+            "KV pages: the server has room for 127 of 16 tokens, which hold no sequence of "
+            "max_model_len = 2048; raise attention.gpu_memory_fraction or lower "
+            "model.max_model_len");
+  registration.num_pages = kMaxPages;
+  EXPECT_EQ(why_refused(contract, registration), "");
+  registration.num_pages = kMaxPages + 1;
+  EXPECT_THAT(why_refused(contract, registration), HasSubstr("at most 16777216 are possible"));
+  registration.num_pages = 0;
+  EXPECT_THAT(why_refused(contract, registration), HasSubstr("the server has room for 0 of 16"));
+  registration.role = Role::kFfn;
+  EXPECT_EQ(why_refused(contract, registration), "") << "it has no KV cache";
+}
+
+TEST(Handshake, PagesOfTheClusterFileAreNotLeftToTheServer) {
+  auto registration = example_registration();
+  registration.num_pages = 1;
+  EXPECT_EQ(why_refused(example_contract(), registration), "");
+  registration.contract.num_pages = 0;
+  EXPECT_THAT(why_refused(example_contract(), registration),
+              HasSubstr("KV pages: the server has 0, the coordinator 2048"));
+}
+
 TEST(Handshake, ARankOutOfRangeIsRefused) {
   auto registration = example_registration();
   registration.rank = 2;

@@ -158,13 +158,25 @@ class EngineTest : public ::testing::Test {
     options.contract.num_attention_servers = 2;
     options.contract.num_ffn_servers = 2;
     options.contract.num_layers = 4;
+    options.contract.num_pages = 64;
     options.contract.num_experts = 8;
     options.heartbeat_timeout = milliseconds(0);
     options.stall_timeout = milliseconds(0);
     return options;
   }
 
+  /// As options(), with KV pages that the attention servers register.
+  static EngineOptions auto_pages() {
+    EngineOptions result = options();
+    result.scheduler.pages_per_server = 0;
+    result.contract.num_pages = 0;
+    result.contract.page_size = result.scheduler.page_size;
+    result.contract.max_model_len = result.scheduler.max_model_len;
+    return result;
+  }
+
   void start(EngineOptions engine_options = options()) {
+    contract_ = engine_options.contract;
     engine = std::make_unique<Engine>(std::move(engine_options));
   }
 
@@ -172,14 +184,15 @@ class EngineTest : public ::testing::Test {
     return std::make_shared<FakeMember>(*engine, role, rank);
   }
 
-  std::shared_ptr<FakeMember> join(Role role, ServerRank rank) {
+  std::shared_ptr<FakeMember> join(Role role, ServerRank rank, std::uint32_t num_pages = 0) {
     auto member = make_member(role, rank);
     Registration registration;
     registration.role = role;
     registration.rank = rank;
     registration.incarnation = ++incarnation_;
     registration.pid = 100 + rank;
-    registration.contract = options().contract;
+    registration.contract = contract_;
+    registration.num_pages = num_pages;
     const auto gate = std::make_shared<GatedLink>(member);
     const auto session = engine->member_registered(registration, gate);
     EXPECT_TRUE(session) << session.status().to_string();
@@ -314,6 +327,7 @@ class EngineTest : public ::testing::Test {
     std::atomic<bool> open_ = false;
   };
 
+  control_plane::Contract contract_;
   std::uint64_t incarnation_ = 0;
 };
 
@@ -347,6 +361,71 @@ TEST_F(EngineTest, EveryRequestGetsEveryTokenOnceAndInOrder) {
   EXPECT_GT(metric("fastfd_server_compute_seconds_total"), 0);
   EXPECT_EQ(ffn[0]->last_ffn_step(), ffn[1]->last_ffn_step());
   EXPECT_EQ(static_cast<double>(ffn[0]->last_ffn_step()), metric("fastfd_steps_planned_total"));
+}
+
+TEST_F(EngineTest, TheFewestPagesOfAnyServerAreUsed) {
+  start(auto_pages());
+  attention.push_back(join(Role::kAttention, 0, 40));
+  ffn.push_back(join(Role::kFfn, 0));
+  ffn.push_back(join(Role::kFfn, 1));
+  ASSERT_TRUE(wait_detail("waiting for attention server 1"));
+  EXPECT_EQ(metric("fastfd_kv_free_pages"), 0);
+  attention.push_back(join(Role::kAttention, 1, 30));
+  wait_ready();
+  EXPECT_EQ(metric("fastfd_kv_free_pages"), 30);
+  std::vector<RequestId> ids;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    ids.push_back(submit(20 + i, 100));  // 4 at once of 8 pages each: they preempt each other
+  }
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    expect_complete(ids[i], 20 + i, 100);
+  }
+}
+
+TEST_F(EngineTest, AServerThatComesBackWithFewerPagesIsRefused) {
+  start(auto_pages());
+  attention.push_back(join(Role::kAttention, 0, 40));
+  attention.push_back(join(Role::kAttention, 1, 30));
+  ffn.push_back(join(Role::kFfn, 0));
+  ffn.push_back(join(Role::kFfn, 1));
+  wait_ready();
+  engine->member_lost(attention[0]->session(), "its stream closed");
+  ASSERT_TRUE(wait_detail("waiting for attention server 0"));
+  const auto poorer = join(Role::kAttention, 0, 29);
+  ASSERT_TRUE(wait_until([&] { return !poorer->refusal().empty(); }));
+  EXPECT_EQ(poorer->refusal(),
+            "KV pages: the server has room for 29, but the cluster has been using 30 of each "
+            "attention server; end what else runs on its GPU, or restart the coordinator");
+  EXPECT_EQ(engine->state().detail, "waiting for attention server 0");
+  engine->member_lost(poorer->session(), "its stream closed");  // nobody's loss
+  attention[0] = join(Role::kAttention, 0, 31);
+  wait_ready();
+  EXPECT_EQ(metric("fastfd_kv_free_pages"), 30);
+  expect_complete(submit(8, 20), 8, 20);
+}
+
+TEST_F(EngineTest, AServerWithFewerPagesReplacesNobody) {
+  start(auto_pages());
+  attention.push_back(join(Role::kAttention, 0, 30));
+  attention.push_back(join(Role::kAttention, 1, 30));
+  ffn.push_back(join(Role::kFfn, 0));
+  ffn.push_back(join(Role::kFfn, 1));
+  wait_ready();
+  const auto poorer = join(Role::kAttention, 1, 29);
+  ASSERT_TRUE(wait_until([&] { return !poorer->refusal().empty(); }));
+  EXPECT_TRUE(engine->state().ready);
+  EXPECT_EQ(engine->cluster_status().epoch, 1U);
+  expect_complete(submit(8, 20), 8, 20);
+}
+
+TEST_F(EngineTest, AServerWhosePagesHoldNoSequenceIsRefused) {
+  start(auto_pages());
+  Registration registration;
+  registration.contract = auto_pages().contract;
+  registration.num_pages = 15;  // of 16 tokens; max_model_len is 256
+  const auto session = engine->member_registered(registration, make_member(Role::kAttention, 0));
+  ASSERT_FALSE(session);
+  EXPECT_THAT(session.status().message(), HasSubstr("the server has room for 15 of 16 tokens"));
 }
 
 TEST_F(EngineTest, ErrorsOfTheSchedulerReachTheCaller) {

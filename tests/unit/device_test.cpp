@@ -149,6 +149,31 @@ TEST(MemoryBudget, ThePoolTakesWhatIsLeft) {
             "GiB + windows 1.00 GiB + KV 37.00 GiB (12629 pages of 3145728 bytes)");
 }
 
+TEST(MemoryBudget, ThePoolTakesNoMoreThanIsOfUse) {
+  const auto budget = plan_memory({130 * kGiB, 140 * kGiB},
+                                  {.fraction = 0.5, .bytes_per_page = 1 << 20, .max_pages = 2048});
+  EXPECT_EQ(budget.num_pages, 2048U);
+  EXPECT_EQ(budget.kv_bytes, 2 * kGiB);
+  EXPECT_THAT(budget.arithmetic, HasSubstr("KV 2.00 GiB (2048 pages of 1048576 bytes)"));
+}
+
+TEST(MemoryBudget, PagesThatWereAskedForMustFit) {
+  MemoryDemand demand{.fraction = 0.5,
+                      .weights_bytes = 60 * kGiB,
+                      .bytes_per_page = 1 << 20,
+                      .min_pages = 10240,
+                      .max_pages = 10240};
+  EXPECT_EQ(plan_memory({130 * kGiB, 140 * kGiB}, demand).num_pages, 10240U);
+  demand.weights_bytes = 61 * kGiB;
+  EXPECT_EQ(error_of([&] {
+              plan_memory({130 * kGiB, 140 * kGiB}, demand);
+            }),
+            "gpu_memory_fraction 0.5 x 140.00 GiB = 70.00 GiB don't hold weights 61.00 GiB + "
+            "workspace 0.00 GiB + windows 0.00 GiB + 10240 KV pages of 1048576 bytes = 71.00 GiB; "
+            "raise gpu_memory_fraction, lower kv_cache.pages or max_batched_tokens, or spread the "
+            "model over more servers");
+}
+
 TEST(MemoryBudget, AServerWithoutAPoolHasNone) {
   const auto budget =
       plan_memory({130 * kGiB, 140 * kGiB}, {.fraction = 0.9, .weights_bytes = 100 * kGiB});

@@ -32,17 +32,29 @@ TEST(WindowShape, EachFieldThatCannotBeIsNamed) {
   EXPECT_THAT(message_of([](WindowShape& s) { s.hidden_dim = 0xffffffffU; }),
               HasSubstr("hidden_dim is 4294967295"));
   EXPECT_THAT(message_of([](WindowShape& s) { s.combine_dtype = DType::kFloat8E4M3; }),
-              HasSubstr("combine_dtype is float8_e4m3"));
+              HasSubstr("combine_dtype is float8_e4m3, must be float32, bfloat16 or float16"));
   EXPECT_THAT(message_of([](WindowShape& s) {
-                s.dispatch_dtype = DType::kFloat8E4M3;
                 s.hidden_dim = 192;
+                s.dispatch_dtype = DType::kFloat8E4M3;
               }),
-              HasSubstr("a hidden_dim that is a multiple of 128, not 192"));
+              HasSubstr("dispatch_dtype is float8_e4m3, which has a scale every 128 values and "
+                        "hidden_dim is 192; use bfloat16"));
   EXPECT_THAT(message_of([](WindowShape& s) {
                 s.max_lane_rows = 1U << 20;
                 s.hidden_dim = 1U << 17;
               }),
               HasSubstr("lower max_lane_rows (1048576)"));
+}
+
+TEST(WindowShape, QuantisedRowsCarryTheirScales) {
+  WindowShape shape{512, 2048, 8, 48, DType::kFloat8E4M3, DType::kBFloat16};
+  EXPECT_TRUE(validate(shape));
+  const WindowBytes fp8 = window_bytes(shape, 1, 1);
+  shape.dispatch_dtype = DType::kBFloat16;
+  const WindowBytes bf16 = window_bytes(shape, 1, 1);
+  // 8 buffers of 512 rows: 2048 values and 16 scales, padded to 128 bytes, instead of 4096 bytes.
+  EXPECT_EQ(bf16.dispatch_window - fp8.dispatch_window, 8U * 512 * (4096 - 2048 - 128));
+  EXPECT_EQ(bf16.combine_window, fp8.combine_window);
 }
 
 TEST(WindowShape, DifferencesNameBothValues) {

@@ -36,6 +36,12 @@ class GpuAttentionServer final : public ServerLoop {
                      const device::GpuPart& gpu, ResultSink on_result, FailureSink on_failure,
                      InlineExperts* experts = nullptr);
   ~GpuAttentionServer() override;
+
+  /// GPU memory that a server of these options takes beside its KV pool and its weights. Throws
+  /// DeviceError in a build without CUDA.
+  static std::uint64_t workspace_bytes(const AttentionServerOptions& options,
+                                       const model::ModelSpec& spec);
+
   GpuAttentionServer(const GpuAttentionServer&) = delete;
   GpuAttentionServer& operator=(const GpuAttentionServer&) = delete;
 

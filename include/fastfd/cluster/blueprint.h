@@ -30,6 +30,9 @@ class Blueprint {
 
   /// Tokens of prompt and output together: the file's limit, else the model's.
   std::uint32_t max_model_len() const;
+  /// Each attention server finds out how many KV pages its GPU has room for (gpu_memory.h); until
+  /// they have registered the number is 0 everywhere.
+  bool pages_are_auto() const { return config_.on_gpus() && config_.attention.kv_cache.pages == 0; }
 
   scheduler::SchedulerOptions scheduler_options() const;
   transport::WindowShape window_shape() const;
@@ -38,6 +41,9 @@ class Blueprint {
   ffn_server::FfnServerOptions ffn_options(ServerRank rank) const;
   control_plane::PlacementSpec placement() const;
   control_plane::Contract contract() const;
+
+  /// KV of one page over all layers, keys and values.
+  std::size_t kv_page_bytes() const;
 
   /// Memory arithmetic of one server of each role, for the log: KV cache, windows.
   std::string describe_attention_memory() const;
@@ -48,6 +54,7 @@ class Blueprint {
   void refuse_what_does_not_fit() const;
   std::size_t kv_cache_bytes() const;  ///< of one attention server
   bool uses_graphs() const;
+  DType dispatch_dtype() const;
 
   config::ClusterConfig config_;
   model::ModelSpec spec_;

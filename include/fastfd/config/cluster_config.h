@@ -51,8 +51,9 @@ struct GpuShare {
 
 struct ModelConfig {
   std::filesystem::path path;         ///< Hugging Face folder; relative to the working directory
-  std::string quantization = "none";  ///< only "none" on CPU
-  Precision precision = Precision::kBFloat16;  ///< `auto`: bf16 where the CPU has the instructions
+  std::string quantization = "none";  ///< of the weights: "none", or on GPUs "fp8", made at load
+  /// `auto`: bf16 on GPUs, which know nothing else, and where the CPU has the instructions.
+  Precision precision = Precision::kBFloat16;
   /// Tokens, prompt + output. 0 is the model's own limit, which loading a cluster file fills in.
   std::uint32_t max_model_len = 0;
   std::string served_name;  ///< in /v1/models; a cluster file's default is the folder's name
@@ -69,7 +70,9 @@ struct CoordinatorConfig {
 };
 
 struct KvCacheConfig {
-  std::uint32_t pages = 2048;      ///< of each attention server
+  /// Of each attention server. 0 is `auto` on GPUs: what gpu_memory_fraction leaves beside weights,
+  /// workspace and windows, found by each server at start-up. `auto` on the CPU: 2048.
+  std::uint32_t pages = 2048;
   std::uint32_t page_size = 16;    ///< tokens, a power of two
   DType dtype = DType::kBFloat16;  ///< `auto`: float32 with precision float32, else bf16
   bool prefix_cache = true;
@@ -98,10 +101,13 @@ enum class TransportKind : std::uint8_t { kInproc, kShm, kCudaIpc, kNccl };
 const char* to_string(TransportKind kind);
 
 struct TransportConfig {
-  TransportKind kind = TransportKind::kShm;
-  std::uint32_t spin_us =
-      50;  ///< `auto`: 50 if the host has more cores than server threads, else 0
-  DType combine_dtype = DType::kFloat32;  ///< float32 or bf16
+  TransportKind kind = TransportKind::kShm;  ///< `auto`: shm, or cuda_ipc on GPUs
+  /// `auto`: 50 if the host has more cores than server threads, else 0.
+  std::uint32_t spin_us = 50;
+  DType combine_dtype = DType::kFloat32;  ///< float32 or bf16; `auto`: float32, or bf16 on GPUs
+  /// bf16 or fp8 (e4m3 with scales) on GPUs; `auto`: bf16, or fp8 with quantization fp8. On the CPU
+  /// what the precision gives, and nothing else.
+  DType dispatch_dtype = DType::kBFloat16;
   friend bool operator==(const TransportConfig&, const TransportConfig&) = default;
 };
 
@@ -115,11 +121,11 @@ const char* to_string(SchedulerLoop loop);
 struct SchedulerConfig {
   SchedulerLoop loop = SchedulerLoop::kOverlapped;
   std::uint32_t microbatches = 0;          ///< lanes 1..4; 0 is `auto`
-  std::uint32_t plan_ahead = 2;            ///< 1..3
+  std::uint32_t plan_ahead = 2;            ///< 1..3; `auto`: 2, or 1 on GPUs
   std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
   std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server
   std::uint32_t prefill_chunk = 256;       ///< most prompt tokens of one sequence in one step
-  /// GPU: lanes of decode rows alone are replayed from captured CUDA graphs.
+  /// Lanes of decode rows alone are replayed from captured CUDA graphs. Means nothing on the CPU.
   bool graphs = true;
   friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };
@@ -143,6 +149,8 @@ struct ClusterConfig {
   FaultConfig faults;
   std::string log_level = "info";
 
+  /// Both pools are on GPUs; else both are on the CPU.
+  bool on_gpus() const { return attention.device.is_cuda; }
   /// Rows of one attention server in one lane that windows are sized for.
   std::uint32_t max_lane_rows() const { return scheduler.max_batched_tokens; }
   friend bool operator==(const ClusterConfig&, const ClusterConfig&) = default;

@@ -23,6 +23,9 @@ inline constexpr std::uint32_t kProtocolVersion = 4;
 /// Limit of one message, both directions: a plan is a few KiB, the first one of an epoch a few MiB.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
+/// Most KV pages of an attention server: a wrong number must not cost the coordinator its memory.
+inline constexpr std::uint32_t kMaxPages = 1U << 24;
+
 /// Everything that all processes of a cluster must agree on; compared at the handshake.
 struct Contract {
   std::uint32_t protocol_version = kProtocolVersion;
@@ -38,7 +41,7 @@ struct Contract {
   DType combine_dtype = DType::kFloat32;
   Precision precision = Precision::kBFloat16;
   // KV cache of each attention server.
-  std::uint32_t num_pages = 0;
+  std::uint32_t num_pages = 0;  ///< 0: each says in its registration what it has room for
   std::uint32_t page_size = 0;  ///< tokens
   DType kv_dtype = DType::kBFloat16;
   std::uint32_t num_slots = 0;
@@ -63,6 +66,8 @@ struct Registration {
   Epoch last_epoch = 0;
   std::string data_plane_address;
   Contract contract;
+  /// KV pages that this attention server has room for. Read where contract.num_pages is 0.
+  std::uint32_t num_pages = 0;
   friend bool operator==(const Registration&, const Registration&) = default;
 };
 
@@ -70,7 +75,8 @@ struct Registration {
 std::string member_name(Role role, ServerRank rank);
 
 /// Empty if `theirs` may join a cluster of `ours`; else every difference, naming both values, and
-/// the remedy. Rank and role are checked as well.
+/// the remedy. Rank and role are checked as well, and that pages which an attention server
+/// registers hold the longest sequence.
 std::string why_refused(const Contract& ours, const Registration& theirs);
 
 struct Ready {

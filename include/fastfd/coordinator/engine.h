@@ -20,6 +20,8 @@ using FenceCallback = std::function<void(Role role, ServerRank rank, std::uint32
                                          const std::string& process_key)>;
 
 struct EngineOptions {
+  /// pages_per_server 0: the fewest that any attention server has registered when the cluster first
+  /// serves. Whoever restarts later must have as many.
   scheduler::SchedulerOptions scheduler;
   control_plane::Contract contract;  ///< what servers must have to join
   std::uint32_t placement_version = 1;

@@ -20,6 +20,12 @@ class GpuFfnServer final : public ServerLoop {
                std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
                FailureSink on_failure);
   ~GpuFfnServer() override;
+
+  /// GPU memory that a server of these options with `num_experts` of its own takes beside its
+  /// weights. Throws DeviceError in a build without CUDA.
+  static std::uint64_t workspace_bytes(const FfnServerOptions& options,
+                                       const model::ModelSpec& spec, std::uint32_t num_experts);
+
   GpuFfnServer(const GpuFfnServer&) = delete;
   GpuFfnServer& operator=(const GpuFfnServer&) = delete;
 

@@ -14,7 +14,7 @@ namespace fastfd::scheduler {
 
 struct SchedulerOptions {
   std::uint32_t num_attention_servers = 1;
-  std::uint32_t pages_per_server = 2048;
+  std::uint32_t pages_per_server = 2048;  ///< 0: not known yet, so no request fits
   std::uint32_t page_size = 16;
   std::uint32_t max_sequences = 64;        ///< running at once, whole cluster
   std::uint32_t max_batched_tokens = 512;  ///< rows of one step on one attention server

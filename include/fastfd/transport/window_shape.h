@@ -12,7 +12,8 @@
 namespace fastfd::transport {
 
 /// kInvalidArgument naming the field if no window can have this shape: a zero dimension, more than
-/// 2^40 bytes a window, or a dtype whose rows would need scales (float8_e4m3).
+/// 2^40 bytes a window, combines in float8_e4m3, or dispatches in it with a hidden_dim that is not
+/// a multiple of 128, the values that share a scale.
 Status validate(const WindowShape& shape);
 
 /// Fields in which two shapes differ, both values named: "max_lane_rows is 512 here and 256 there".
