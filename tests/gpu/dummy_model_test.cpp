@@ -165,6 +165,9 @@ class DummyModelTest : public ::testing::Test {
   config::ClusterConfig gpu_config(const char* quantization) const {
     config::ClusterConfig config = make_config();
     config.model.quantization = quantization;
+    if (config.model.quantization == "fp8") {
+      config.transport.dispatch_dtype = DType::kFloat8E4M3;
+    }
     config.attention.device = {.is_cuda = true};
     config.ffn.device = {.is_cuda = true};
     config.ffn.servers = 2;
