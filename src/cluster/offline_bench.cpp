@@ -10,6 +10,7 @@
 
 #include "cluster/offline_run.h"
 #include "fastfd/cluster/local_cluster.h"
+#include "fastfd/device/cuda.h"
 
 namespace fastfd::cluster {
 namespace {
@@ -64,6 +65,9 @@ void print_json(const config::ClusterConfig& config, const OfflineBenchOptions& 
 }
 
 void run_bench(const config::ClusterConfig& config, const OfflineBenchOptions& options) {
+  if (config.on_gpus()) {
+    device::set_cuda_environment();  // read at the first CUDA call; no thread runs yet
+  }
   const Blueprint blueprint(config);
   if (options.prompt_len + options.output_len > blueprint.max_model_len()) {
     throw std::invalid_argument(
@@ -76,6 +80,7 @@ void run_bench(const config::ClusterConfig& config, const OfflineBenchOptions& o
     throw std::runtime_error("the cluster did not start: " + cluster.engine().state().detail);
   }
   OfflineBenchOptions warmup = options;
+  warmup.prompt_len = std::min(options.prompt_len, 256U);
   warmup.output_len = std::min(options.output_len, 8U);
   run_offline(cluster, blueprint, warmup, 0);
   std::vector<OfflineRun> runs;

@@ -128,7 +128,8 @@ using Serve = int (*)(ServerProcess&);
 int run_server(const config::ClusterConfig& config, Role role, ServerRank rank,
                const config::DeviceChoice& device, Serve on_cpu, Serve on_gpu) {
   if (device.is_cuda) {
-    device::set_cuda_environment();  // read at the first CUDA call; no thread may run yet
+    // Read at the first CUDA call; no thread may run yet.
+    device::set_cuda_environment(device::kQueuesOfOneServer);
   }
   init_logging(fmt::format("{} {}", to_string(role), rank), config.log_level);
   try {

@@ -1,6 +1,7 @@
 #include "device/cuda_build.h"
 
 #include <cstdlib>
+#include <string>
 
 #include "fastfd/device/cuda.h"
 
@@ -41,9 +42,9 @@ bool architectures_run_on(std::string_view architectures, std::uint32_t major,
   return false;
 }
 
-void set_cuda_environment() {
+void set_cuda_environment(std::uint32_t num_queues) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(num_queues).c_str(), 1);
 }
 
 }  // namespace fastfd::device

@@ -36,7 +36,12 @@ class DeviceError : public std::runtime_error {
 /// CUDA_DEVICE_MAX_CONNECTIONS=32. Lazy loading synchronises with a resident waiting kernel, and
 /// streams that share a hardware queue wait for each other's kernels: both hang (PROTOCOL 5).
 /// Overrides what the user set. Call it in main, before threads and before any CUDA call.
-void set_cuda_environment();
+///
+/// `num_queues`: 32 is the most there are, for all servers of one process. A server that is a
+/// process of its own has a stream a lane and few others; under MPS the queues of all clients come
+/// from one pool, which four clients with 32 each exhaust ("out of memory" at their first call).
+void set_cuda_environment(std::uint32_t num_queues = 32);
+inline constexpr std::uint32_t kQueuesOfOneServer = 8;
 
 /// OK if this process can use CUDA on at least one GPU; else kUnavailable with cause and remedy.
 Status cuda_availability();
