@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,6 +81,7 @@ class GpuAttentionServer::Impl {
     auto status = device_.make_current();
     sequences_.reset();
     reported_.reset();
+    said_why_ = false;
     if (status) {
       status = runner_.begin_epoch(loop_.port(), placement_);
     }
@@ -93,8 +95,12 @@ class GpuAttentionServer::Impl {
         status = loop_.port().health();
       }
     }
+    const auto told = std::chrono::steady_clock::now();
     loop_.port().abort();  // what still waits on the GPU need not wait any longer
     const auto left = runner_.synchronize();
+    spdlog::info(
+        "epoch {}: the GPU was idle {:.1f} ms after the end", loop_.epoch(),
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - told).count());
     collector_.drain();
     return left ? status : left;
   }
@@ -144,6 +150,8 @@ class GpuAttentionServer::Impl {
       const auto why = transport::describe_abort(*staging.abort, Role::kAttention);
       if (why.code() != StatusCode::kAborted) {
         loop_.fail(why);
+      } else if (!std::exchange(said_why_, true)) {
+        spdlog::warn("{}", why.message());  // who it waited for is who was lost, or waited as well
       }
       return;
     }
@@ -190,6 +198,7 @@ class GpuAttentionServer::Impl {
   SequenceTable sequences_;  // loop thread only, as the next two
   GpuRunner runner_;
   LaneBatch batch_;
+  bool said_why_ = false;    // of the epoch's end; collector's thread while there are flights
   kernels::WorkClock work_;  // collector's thread only
   device::CompletionThread collector_;
   EpochLoop<AttentionStepPlan, transport::DevicePort> loop_;  // last: it uses all of the above

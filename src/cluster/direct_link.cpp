@@ -38,7 +38,7 @@ void DirectLink::go(Epoch epoch) { handler_.on_go(epoch); }
 void DirectLink::plan(AttentionStepPlan plan) { handler_.on_plan(std::move(plan)); }
 void DirectLink::plan(const FfnStepPlan& plan) { handler_.on_plan(FfnStepPlan(plan)); }
 
-void DirectLink::stop(Epoch next_epoch) {
+void DirectLink::stop(Epoch next_epoch, const std::string& /*reason*/) {
   commands_.push([this, next_epoch] {
     handler_.on_stop(next_epoch);
     events_.stop_acked(session_, next_epoch);

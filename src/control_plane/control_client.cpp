@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "control_plane/convert.h"
+#include "fastfd/core/printable.h"
 #include "fastfd/v1/cluster.grpc.pb.h"
 
 namespace fastfd::control_plane {
@@ -271,6 +272,7 @@ class ControlClient::Impl {
   void handle(FfnStepPlan& plan) { handler_.on_plan(std::move(plan)); }
   void handle(const Stop& stop) {
     topology_runner_.abandon();
+    spdlog::warn("epoch {} ends: {}", stop.next_epoch - 1, printable(stop.reason));
     registration_.last_epoch = std::max(registration_.last_epoch, stop.next_epoch);
     handler_.on_stop(stop.next_epoch);
     outbox_.push(StopAck{stop.next_epoch});

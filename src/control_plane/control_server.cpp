@@ -32,7 +32,9 @@ class StreamLink final : public MemberLink {
   void go(Epoch epoch) override { push(Go{epoch}); }
   void plan(AttentionStepPlan plan) override { push(std::move(plan)); }
   void plan(const FfnStepPlan& plan) override { push(plan); }
-  void stop(Epoch next_epoch) override { push(Stop{next_epoch}); }
+  void stop(Epoch next_epoch, const std::string& reason) override {
+    push(Stop{next_epoch, reason});
+  }
   void shutdown() override { push_last(Shutdown{}); }
   void refuse(const std::string& reason) override { push_last(Refused{reason}); }
 

@@ -260,6 +260,7 @@ void to_proto(const CoordinatorMessage& message, v1::CoordinatorMessage* proto) 
           to_proto(value, reused(proto->mutable_ffn_plan()));
         } else if constexpr (std::is_same_v<T, Stop>) {
           proto->mutable_stop()->set_next_epoch(value.next_epoch);
+          proto->mutable_stop()->set_reason(value.reason);
         } else {
           static_assert(std::is_same_v<T, Shutdown>);
           proto->mutable_shutdown();
@@ -306,7 +307,7 @@ ConvertError from_proto(const v1::CoordinatorMessage& proto, CoordinatorMessage*
     case v1::CoordinatorMessage::kFfnPlan:
       return decode_alternative<FfnStepPlan>(proto.ffn_plan(), message);
     case v1::CoordinatorMessage::kStop:
-      *message = Stop{proto.stop().next_epoch()};
+      *message = Stop{proto.stop().next_epoch(), proto.stop().reason()};
       return {};
     case v1::CoordinatorMessage::kShutdown:
       *message = Shutdown{};

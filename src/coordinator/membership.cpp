@@ -324,7 +324,7 @@ void Membership::end_epoch(const std::string& reason, SteadyTime now) {
   for (auto& member : members_) {
     if (member.session != 0) {
       member.state = State::kStopping;
-      member.link->stop(epoch_);
+      member.link->stop(epoch_, reason);
     }
   }
   advance();

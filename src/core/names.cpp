@@ -23,9 +23,7 @@ const char* to_string(Precision precision) {
   return precision == Precision::kFloat32 ? "float32" : "bf16";
 }
 
-const char* to_string(LoadFormat format) {
-  return format == LoadFormat::kDummy ? "dummy" : "auto";
-}
+const char* to_string(LoadFormat format) { return format == LoadFormat::kDummy ? "dummy" : "auto"; }
 
 const char* to_string(Role role) {
   switch (role) {

@@ -1,5 +1,6 @@
 #include "fastfd/ffn_server/gpu_ffn_server.h"
 
+#include <chrono>
 #include <mutex>
 #include <numeric>
 #include <string>
@@ -55,6 +56,7 @@ class GpuFfnServer::Impl {
   // Whatever ends the epoch, the GPU has left it when this returns.
   Status serve_epoch() {
     auto status = device_.make_current();
+    said_why_ = false;
     if (status) {
       status = worker_.begin_epoch(loop_.port());
     }
@@ -71,8 +73,12 @@ class GpuFfnServer::Impl {
         }
       }
     }
-    loop_.port().abort();
+    const auto told = std::chrono::steady_clock::now();
+    loop_.port().abort();  // what still waits on the GPU need not wait any longer
     const auto left = worker_.synchronize();
+    spdlog::info(
+        "epoch {}: the GPU was idle {:.1f} ms after the end", loop_.epoch(),
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - told).count());
     collector_.drain();
     return left ? status : left;
   }
@@ -94,6 +100,8 @@ class GpuFfnServer::Impl {
       const auto why = transport::describe_abort(*outcome.abort, Role::kFfn);
       if (why.code() != StatusCode::kAborted) {
         loop_.fail(why);
+      } else if (!std::exchange(said_why_, true)) {
+        spdlog::warn("{}", why.message());  // who it waited for is who was lost, or waited as well
       }
       return;
     }
@@ -111,6 +119,7 @@ class GpuFfnServer::Impl {
   const std::uint32_t num_layers_;
   const device::CudaDevice device_;
   GpuFfnWorker worker_;
+  bool said_why_ = false;     // of the epoch's end; collector's thread while there are steps
   kernels::WorkClock clock_;  // collector's thread only
   mutable std::mutex load_mutex_;
   FfnLoad load_;

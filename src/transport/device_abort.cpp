@@ -11,7 +11,9 @@ Status describe_abort(const layout::AbortState& abort, Role self) {
       fmt::format("{} server {}", self == Role::kAttention ? "FFN" : "attention", abort.peer);
   switch (abort.reason) {
     case layout::AbortReason::kHostAsked:
-      return {StatusCode::kAborted, "epoch abandoned"};
+      return {StatusCode::kAborted,
+              fmt::format("epoch abandoned while {} waited for {}, {:.1f} ms by then", where, peer,
+                          static_cast<double>(abort.waited_ns) * 1e-6)};
     case layout::AbortReason::kTimedOut:
       return {StatusCode::kDeadlineExceeded,
               fmt::format("{} sent nothing for {} within {:.1f} s", peer, where,

@@ -32,6 +32,9 @@ class SlotParts {
   std::size_t size() const { return count_; }
 
   void add(SlotPart part) {
+    if (part.num_bytes == 0) {
+      return;  // the routes of no rows
+    }
     if (count_ > 0) {
       SlotPart& last = parts_[count_ - 1];
       if (part.offset - (last.offset + last.num_bytes) <= kLargestGap) {

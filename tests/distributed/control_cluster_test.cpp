@@ -293,7 +293,7 @@ TEST(ControlCluster, ASilentServerIsLost) {
     void go(Epoch /*epoch*/) override {}
     void plan(AttentionStepPlan /*plan*/) override {}
     void plan(const FfnStepPlan& /*plan*/) override {}
-    void stop(Epoch /*next_epoch*/) override {}
+    void stop(Epoch /*next_epoch*/, const std::string& /*reason*/) override {}
     void shutdown() override {}
     void refuse(const std::string& /*reason*/) override {}
   };

@@ -255,7 +255,7 @@ TEST(ControlStream, CarriesALifeInOrder) {
   running.client.send_failure(Status(StatusCode::kInternal, "a kernel failed"));
   ASSERT_TRUE(coordinator.log.wait_for("failed: internal error: a kernel failed"));
 
-  link->stop(4);
+  link->stop(4, "a test");
   ASSERT_TRUE(coordinator.log.wait_for("session 1: stop acked 4"));
   EXPECT_EQ(server.log.count("stop 4"), 1);
   link->shutdown();
@@ -263,7 +263,7 @@ TEST(ControlStream, CarriesALifeInOrder) {
   EXPECT_EQ(server.log.count("shutdown"), 1);
   EXPECT_EQ(server.log.count("disconnected"), 0);
   ASSERT_TRUE(coordinator.log.wait_for("session 1: lost"));
-  link->stop(5);  // to nobody: dropped
+  link->stop(5, "a test");  // to nobody: dropped
 }
 
 TEST(ControlStream, ServersMayStartFirst) {

@@ -194,7 +194,7 @@ class Generator {
       case 3:
         return ffn_plan();
       case 4:
-        return Stop{word()};
+        return Stop{word(), text()};
       case 5:
         return Shutdown{};
       default:

@@ -60,7 +60,7 @@ class FakeMember final : public MemberLink {
     EXPECT_EQ(role_, Role::kFfn);
     note(last_ffn_step_, plan.step);
   }
-  void stop(Epoch next_epoch) override {
+  void stop(Epoch next_epoch, const std::string& /*reason*/) override {
     if (!ignores_stop) {
       engine_.stop_acked(session_, next_epoch);
     }
@@ -314,7 +314,9 @@ class EngineTest : public ::testing::Test {
     void go(Epoch epoch) override { pass().go(epoch); }
     void plan(AttentionStepPlan plan) override { pass().plan(std::move(plan)); }
     void plan(const FfnStepPlan& plan) override { pass().plan(plan); }
-    void stop(Epoch next_epoch) override { pass().stop(next_epoch); }
+    void stop(Epoch next_epoch, const std::string& reason) override {
+      pass().stop(next_epoch, reason);
+    }
     void shutdown() override { pass().shutdown(); }
     void refuse(const std::string& reason) override { pass().refuse(reason); }
 

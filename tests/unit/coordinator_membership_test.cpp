@@ -34,7 +34,7 @@ class RecordingLink final : public MemberLink {
   void go(Epoch epoch) override { add("go", epoch); }
   void plan(AttentionStepPlan plan) override { add("attention plan", plan.step); }
   void plan(const FfnStepPlan& plan) override { add("ffn plan", plan.step); }
-  void stop(Epoch next_epoch) override { add("stop", next_epoch); }
+  void stop(Epoch next_epoch, const std::string& /*reason*/) override { add("stop", next_epoch); }
   void shutdown() override { commands.emplace_back("shutdown"); }
   void refuse(const std::string& reason) override { commands.push_back("refuse: " + reason); }
 

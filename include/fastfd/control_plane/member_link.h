@@ -23,8 +23,9 @@ class MemberLink {
   virtual void go(Epoch epoch) = 0;
   virtual void plan(AttentionStepPlan plan) = 0;
   virtual void plan(const FfnStepPlan& plan) = 0;
-  /// Abandon what is in flight; report stop_acked once nothing can be written any more.
-  virtual void stop(Epoch next_epoch) = 0;
+  /// Abandon what is in flight, because of `reason`; report stop_acked once nothing can be written
+  /// any more.
+  virtual void stop(Epoch next_epoch, const std::string& reason) = 0;
   /// The cluster is done: end the process.
   virtual void shutdown() = 0;
   /// This member is out of the cluster: end with this reason, never to register again.

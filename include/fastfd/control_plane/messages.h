@@ -138,6 +138,7 @@ struct Go {
 
 struct Stop {
   Epoch next_epoch = 0;
+  std::string reason;  ///< who was lost, for the server's log
   friend bool operator==(const Stop&, const Stop&) = default;
 };
 

@@ -5,8 +5,8 @@
 
 namespace fastfd {
 
-/// Shape bucket of a (step, lane): `rows` rounded up so that few graphs serve every step and no more
-/// than 1 row in 4 is padding from 4 rows up. The plan says which one both pools use.
+/// Shape bucket of a (step, lane): `rows` rounded up so that few graphs serve every step and no
+/// more than 1 row in 4 is padding from 4 rows up. The plan says which one both pools use.
 std::uint32_t row_bucket(std::uint32_t rows);
 
 /// Every bucket that up to `max_rows` rows fall into, ascending.

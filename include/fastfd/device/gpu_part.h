@@ -21,9 +21,7 @@ class GpuPart {
 
   const CudaDevice& device() const { return device_; }
   bool is_whole() const { return !partition_.has_value(); }
-  std::uint32_t num_sms() const {
-    return partition_ ? partition_->num_sms() : device_.num_sms();
-  }
+  std::uint32_t num_sms() const { return partition_ ? partition_->num_sms() : device_.num_sms(); }
   /// Throws DeviceError.
   DeviceStream make_stream(StreamPriority priority = StreamPriority::kNormal) const {
     return partition_ ? partition_->make_stream(priority) : DeviceStream(device_, priority);

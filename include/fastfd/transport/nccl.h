@@ -42,8 +42,8 @@
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda.h"
 #include "fastfd/transport/device_port.h"
-#include "fastfd/transport/port.h"
 #include "fastfd/transport/endpoint.h"
+#include "fastfd/transport/port.h"
 
 namespace fastfd::transport {
 
