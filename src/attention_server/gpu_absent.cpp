@@ -3,6 +3,9 @@
 
 namespace fastfd::attention_server {
 
+// Values as in the real ones, which keep them.
+// NOLINTBEGIN(performance-unnecessary-value-param)
+
 class GpuAttentionServer::Impl {};
 
 GpuAttentionServer::GpuAttentionServer(
@@ -23,5 +26,7 @@ void GpuAttentionServer::begin_epoch(Epoch /*epoch*/,
 void GpuAttentionServer::submit_plan(AttentionStepPlan /*plan*/) {}
 void GpuAttentionServer::stop_epoch() {}
 ServerProgress GpuAttentionServer::progress() const { return {}; }
+
+// NOLINTEND(performance-unnecessary-value-param)
 
 }  // namespace fastfd::attention_server

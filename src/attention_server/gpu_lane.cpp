@@ -54,7 +54,7 @@ GpuLaneStaging make_staging(const device::CudaDevice& device, const GpuLaneShape
 
 GpuLane::GpuLane(const device::GpuPart& gpu, const model::ModelSpec& spec,
                  const GpuLaneShape& shape)
-    : shape_(shape), stream_(gpu.make_stream()) {
+    : shape_(shape), stream_(gpu.make_stream(shape.priority)) {
   const device::CudaDevice& device = gpu.device();
   for (std::uint32_t i = 0; i < shape.ring_size; ++i) {
     ring_.push_back({make_staging(device, shape), device::DeviceEvent(device, {.sleeps = true})});

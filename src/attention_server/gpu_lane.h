@@ -31,6 +31,7 @@ struct GpuLaneShape {
   std::size_t max_page_updates = 0;
   std::uint32_t num_servers = 0;  ///< FFN
   std::uint32_t num_layers = 0;
+  device::StreamPriority priority;
   std::uint32_t ring_size = 0;  ///< steps whose uploads may be on their way
 };
 

@@ -80,8 +80,9 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   epoch_upload_ =
       device::PinnedBuffer(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes());
   history_ = device::PinnedBuffer(device, history_on_device_.num_bytes());
-  const GpuLaneShape shape = lane_shape(options, spec);
+  GpuLaneShape shape = lane_shape(options, spec);
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
+    shape.priority = device::lane_priority(lane);
     lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
     plan_applied_.emplace_back(device);
     auto& events = kv_written_.emplace_back();

@@ -3,10 +3,15 @@
 
 namespace fastfd::cluster {
 
+// Values as in the real ones, which keep them.
+// NOLINTBEGIN(performance-unnecessary-value-param)
+
 std::unique_ptr<GpuColocatedExperts> make_gpu_colocated_experts(
     const Blueprint& /*blueprint*/, std::shared_ptr<const model::DeviceFfnWeights> /*weights*/,
     const device::GpuPart& /*gpu*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
+
+// NOLINTEND(performance-unnecessary-value-param)
 
 }  // namespace fastfd::cluster

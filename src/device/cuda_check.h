@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "fastfd/core/status.h"
+#include "fastfd/device/cuda.h"
 
 namespace fastfd::device {
 
@@ -17,5 +18,8 @@ Status to_status(CUresult result, const char* what);
 /// Throws DeviceError unless the call went well.
 void require(cudaError_t error, const char* what);
 void require(CUresult result, const char* what);
+
+/// CUDA's number for a priority: lower goes first. Throws DeviceError.
+int cuda_priority(StreamPriority priority);
 
 }  // namespace fastfd::device

@@ -78,13 +78,9 @@ SmPartition SmPartition::create(const CudaDevice& device, std::span<const double
 }
 
 DeviceStream SmPartition::make_stream(StreamPriority priority) const {
-  int lowest = 0;
-  int highest = 0;
-  require(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   CUstream handle = nullptr;
-  require(cuda_driver().green_ctx_stream_create(
-              &handle, static_cast<CUgreenCtx>(context_.get()), CU_STREAM_NON_BLOCKING,
-              priority == StreamPriority::kHigh ? highest : lowest),
+  require(cuda_driver().green_ctx_stream_create(&handle, static_cast<CUgreenCtx>(context_.get()),
+                                                CU_STREAM_NON_BLOCKING, cuda_priority(priority)),
           "creating a stream of an SM partition");
   DeviceStream stream;
   stream.handle_.reset(handle);

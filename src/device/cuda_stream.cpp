@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "device/cuda_check.h"
@@ -30,14 +31,18 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace
 
-DeviceStream::DeviceStream(const CudaDevice& device, StreamPriority priority) {
-  make_current(device);
+int cuda_priority(StreamPriority priority) {
   int lowest = 0;
   int highest = 0;
   require(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+  const auto levels = static_cast<std::uint32_t>(lowest - highest);
+  return lowest - static_cast<int>(std::min(priority.level, levels));
+}
+
+DeviceStream::DeviceStream(const CudaDevice& device, StreamPriority priority) {
+  make_current(device);
   cudaStream_t stream = nullptr;
-  require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                       priority == StreamPriority::kHigh ? highest : lowest),
+  require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, cuda_priority(priority)),
           "cudaStreamCreateWithPriority");
   handle_.reset(stream);
 }

@@ -3,6 +3,9 @@
 
 namespace fastfd::ffn_server {
 
+// Values as in the real ones, which keep them.
+// NOLINTBEGIN(performance-unnecessary-value-param)
+
 class GpuFfnServer::Impl {};
 
 GpuFfnServer::GpuFfnServer(const FfnServerOptions& /*options*/, const model::ModelSpec& /*spec*/,
@@ -21,5 +24,7 @@ void GpuFfnServer::submit_plan(FfnStepPlan /*plan*/) {}
 void GpuFfnServer::stop_epoch() {}
 ServerProgress GpuFfnServer::progress() const { return {}; }
 FfnLoad GpuFfnServer::load() const { return {}; }
+
+// NOLINTEND(performance-unnecessary-value-param)
 
 }  // namespace fastfd::ffn_server

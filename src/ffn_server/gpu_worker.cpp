@@ -31,10 +31,10 @@ std::size_t round_up(std::size_t num_bytes) {
 
 }  // namespace
 
-GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, const FfnServerOptions& options,
+GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, LaneId id, const FfnServerOptions& options,
                          const model::ModelSpec& spec, const model::DeviceFfnWeights& weights)
     : num_layers(spec.num_layers),
-      stream(gpu.make_stream()),
+      stream(gpu.make_stream(device::lane_priority(id))),
       staging_bytes(
           round_up(sizeof(layout::LaneControl) + sizeof(layout::AbortState) +
                    (num_layers + 1) * (sizeof(layout::HopTimes) + sizeof(std::uint32_t)))),
@@ -102,7 +102,7 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
         options.rank, to_string(options.dispatch_dtype), to_string(weights_->dtype)));
   }
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(gpu, options, spec, *weights_));
+    lanes_.push_back(std::make_unique<Lane>(gpu, lane, options, spec, *weights_));
   }
   capture_graphs();
 }
@@ -136,7 +136,7 @@ Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
   const device::CudaStream stream = lanes_[0]->stream.handle();
   auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to, const void* from) mutable {
     std::memcpy(at, from, to.num_bytes());
-    const auto status = copy_async(to.data(), at, to.num_bytes(), stream);
+    auto status = copy_async(to.data(), at, to.num_bytes(), stream);
     at += to.num_bytes();
     return status;
   };

@@ -66,8 +66,8 @@ class GpuFfnWorker {
   static constexpr std::uint32_t kRingSize = 5;  // steps in flight, and one being filled
 
   struct Lane {
-    Lane(const device::GpuPart& gpu, const FfnServerOptions& options, const model::ModelSpec& spec,
-         const model::DeviceFfnWeights& weights);
+    Lane(const device::GpuPart& gpu, LaneId id, const FfnServerOptions& options,
+         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights);
 
     // What one step uploads and leaves behind, in pinned memory.
     struct Staging {

@@ -95,6 +95,7 @@ Status EpochMemory::map_peer(const LocalServer& self, const ReceivedMessage& hel
   const auto& pieces = exchange_->pieces;
   if (hello.fds.size() != pieces.size()) {
     std::vector<const char*> names;
+    names.reserve(pieces.size());
     for (const Piece& piece : pieces) {
       names.push_back(piece.name);
     }

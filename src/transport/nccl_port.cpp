@@ -22,7 +22,7 @@ constexpr Role other_role(Role role) {
 
 AbortMark::AbortMark(const device::CudaDevice& device)
     : device_(device),
-      stream_(device, device::StreamPriority::kHigh),
+      stream_(device, device::kHighestPriority),
       one_(device, sizeof(std::uint32_t)) {
   *one_.as<std::uint32_t>() = 1;
 }
@@ -129,7 +129,7 @@ Status NcclPort::for_participants(const FfnLanePlan& plan, const AddPeer& add_pe
 
 Status NcclPort::send_dispatch(const layout::LaneHop& hop, std::uint32_t bucket,
                                device::CudaStream stream) {
-  if (const Status status = check_lane(hop.lane); !status) {
+  if (Status status = check_lane(hop.lane); !status) {
     return status;
   }
   transfers_.clear();
@@ -142,7 +142,7 @@ Status NcclPort::send_dispatch(const layout::LaneHop& hop, std::uint32_t bucket,
 
 Status NcclPort::receive_combine(const layout::LaneHop& hop, std::uint32_t bucket,
                                  device::CudaStream stream) {
-  if (const Status status = check_lane(hop.lane); !status) {
+  if (Status status = check_lane(hop.lane); !status) {
     return status;
   }
   transfers_.clear();

@@ -93,7 +93,7 @@ class Maker {
         calls_.push_back({std::move(socket), {}, 0});
       }
       for (NcclCall& call : calls_) {
-        if (const Status status = advance(call); !status) {
+        if (Status status = advance(call); !status) {
           return status;
         }
       }
@@ -142,7 +142,7 @@ class Maker {
 
   Status answer(NcclCall& call) {
     const HandshakeMessage& hello = call.hello;
-    if (const Status status = check_stamp(hello); !status) {
+    if (Status status = check_stamp(hello); !status) {
       refuse(call, status);  // anybody may knock at a port: not this server's failure
       return Status::ok();
     }
@@ -243,7 +243,7 @@ class Fetcher {
       if (status.code() != StatusCode::kUnavailable) {
         return status;  // out of patience
       }
-      if (const Status over = patience(status.message()); !over) {
+      if (Status over = patience(status.message()); !over) {
         return over;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.slice_ms()));
@@ -328,7 +328,7 @@ class Fetcher {
       if (::poll(&waiting, 1, deadline_.slice_ms()) > 0) {
         return Status::ok();
       }
-      if (const Status over = patience(state); !over) {
+      if (Status over = patience(state); !over) {
         return over;
       }
     }
@@ -342,8 +342,7 @@ class Fetcher {
       }
       buffer = buffer.subspan(*received);
       if (*received == 0) {
-        if (const Status status = await(socket, POLLIN, "it listens but has not answered");
-            !status) {
+        if (Status status = await(socket, POLLIN, "it listens but has not answered"); !status) {
           return status;
         }
       }

@@ -336,7 +336,7 @@ TEST(ControlStream, AStopReachesAServerThatIsStillConnecting) {
   ASSERT_TRUE(coordinator.log.wait_for("registered"));
   coordinator.link(1)->begin({1, {}, {}});
   ASSERT_TRUE(server.log.wait_for("topology 1"));
-  coordinator.link(1)->stop(2);
+  coordinator.link(1)->stop(2, "a test");
   ASSERT_TRUE(coordinator.log.wait_for("stop acked 2"));
   EXPECT_EQ(server.log.count("topology abandoned"), 1);
   EXPECT_EQ(coordinator.log.count("ready"), 0);

@@ -83,7 +83,7 @@ TEST_F(DeviceCudaTest, CopiesAndFills) {
   const PinnedBuffer to(gpu_, kWords * 4);
   const DeviceBuffer there(gpu_, kWords * 4);
   std::iota(from.as<std::uint32_t>(), from.as<std::uint32_t>() + kWords, 7U);
-  const DeviceStream stream(gpu_, StreamPriority::kHigh);
+  const DeviceStream stream(gpu_, kHighestPriority);
   ASSERT_OK(copy_async(there.data(), from.data(), kWords * 4, stream.handle()));
   ASSERT_OK(fill_async(there.data(), 0xab, 4, stream.handle()));
   ASSERT_OK(copy_async(to.data(), there.data(), kWords * 4, stream.handle()));

@@ -86,7 +86,13 @@ class CudaDevice {
   bool uses_mps_ = false;
 };
 
-enum class StreamPriority : std::uint8_t { kNormal, kHigh };
+/// Whose kernels start first where several streams have some ready; running ones are not stopped.
+/// Levels beyond those of the GPU (5 above normal on an H200) are its highest.
+struct StreamPriority {
+  std::uint32_t level = 0;
+};
+inline constexpr StreamPriority kNormalPriority{0};
+inline constexpr StreamPriority kHighestPriority{~0U};
 
 class DeviceEvent;
 class SmPartition;
@@ -95,8 +101,7 @@ class SmPartition;
 /// of a part of it come from SmPartition::make_stream.
 class DeviceStream {
  public:
-  explicit DeviceStream(const CudaDevice& device,
-                        StreamPriority priority = StreamPriority::kNormal);
+  explicit DeviceStream(const CudaDevice& device, StreamPriority priority = kNormalPriority);
 
   CudaStream handle() const { return handle_.get(); }
   /// Blocks until everything enqueued has run. kInternal if a kernel failed.

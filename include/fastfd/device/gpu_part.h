@@ -4,10 +4,15 @@
 #include <optional>
 #include <span>
 
+#include "fastfd/core/ids.h"
 #include "fastfd/device/cuda.h"
 #include "fastfd/device/sm_partition.h"
 
 namespace fastfd::device {
+
+/// Lanes take turns in a pool, the lower first: lanes that share the SMs would finish at the same
+/// time, be at the other pool at the same time, and hide nothing of each other.
+constexpr StreamPriority lane_priority(LaneId lane) { return {kMaxLanes - lane}; }
 
 /// Where a server's kernels run: a GPU, or some of its SMs. A value; streams made from it keep the
 /// partition alive.
@@ -23,7 +28,7 @@ class GpuPart {
   bool is_whole() const { return !partition_.has_value(); }
   std::uint32_t num_sms() const { return partition_ ? partition_->num_sms() : device_.num_sms(); }
   /// Throws DeviceError.
-  DeviceStream make_stream(StreamPriority priority = StreamPriority::kNormal) const {
+  DeviceStream make_stream(StreamPriority priority = kNormalPriority) const {
     return partition_ ? partition_->make_stream(priority) : DeviceStream(device_, priority);
   }
 

@@ -54,7 +54,7 @@ class SmPartition {
   /// What the hardware rounded the share to.
   std::uint32_t num_sms() const { return num_sms_; }
   /// Throws DeviceError. The stream keeps the partition alive.
-  DeviceStream make_stream(StreamPriority priority = StreamPriority::kNormal) const;
+  DeviceStream make_stream(StreamPriority priority = kNormalPriority) const;
 
  private:
   SmPartition() = default;
