@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fastfd/core/status.h"
+#include "kernels/cuda/footprint_recorder.h"
 
 namespace fastfd::kernels::cuda {
 
@@ -32,7 +33,29 @@ struct LaunchShape {
   /// ended and waits with cudaGridDependencySynchronize() before it reads what that one wrote.
   bool overlaps_predecessor = false;
   unsigned cluster_blocks = 1;  ///< consecutive blocks (of x) that run together and share memory
+  bool waits = false;           ///< spins until somebody else has done something
 };
+
+/// Tells the thread's FootprintRecorder, if there is one.
+inline Status record_launch(const void* kernel, const LaunchShape& shape, const char* name) {
+  FootprintRecorder* recorder = FootprintRecorder::current();
+  if (recorder == nullptr) {
+    return Status::ok();
+  }
+  cudaFuncAttributes attributes{};
+  Status status = check_cuda(cudaFuncGetAttributes(&attributes, kernel), name);
+  if (status) {
+    recorder->add(
+        {.name = name,
+         .footprint = {.num_threads = shape.block.x * shape.block.y * shape.block.z,
+                       .registers_per_thread = static_cast<std::uint32_t>(attributes.numRegs),
+                       .shared_bytes = static_cast<std::uint32_t>(attributes.sharedSizeBytes +
+                                                                  shape.shared_bytes),
+                       .cluster_size = shape.cluster_blocks},
+         .waits = shape.waits});
+  }
+  return status;
+}
 
 /// Enqueues `kernel`; a grid without blocks is a launch of nothing. A kernel that needs more than
 /// 48 KiB of dynamic shared memory must have been given to allow_shared_bytes once.
@@ -41,6 +64,9 @@ Status launch(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t 
               const char* name, Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) {
     return Status::ok();
+  }
+  if (Status status = record_launch(reinterpret_cast<const void*>(kernel), shape, name); !status) {
+    return status;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;

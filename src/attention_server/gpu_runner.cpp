@@ -8,10 +8,11 @@
 
 #include "fastfd/core/check.h"
 #include "fastfd/core/row_bucket.h"
+#include "fastfd/transport/window_layout.h"
 #include "kernels/combine/op_cuda.h"
+#include "kernels/cuda/footprint_recorder.h"
 #include "kernels/embedding/op_cuda.h"
 #include "kernels/gemm/op_cuda.h"
-#include "kernels/layout/row.h"
 #include "kernels/norm/op_cuda.h"
 #include "kernels/rope/op.h"
 #include "kernels/rope/op_cuda.h"
@@ -58,14 +59,14 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
       weights_(std::move(weights)),
       gpu_(gpu),
       experts_(experts),
-      dispatch_layout_(layout::DispatchLayout::make(
-          {options.max_lane_rows,
-           layout::RowLayout{spec.hidden_dim, options.dispatch_dtype}.row_bytes(),
-           spec.experts_per_token})),
-      combine_layout_(layout::CombineLayout::make(
-          {options.max_lane_rows,
-           layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
-           /*max_routes_per_row=*/0})),
+      window_shape_{.max_lane_rows = options.max_lane_rows,
+                    .hidden_dim = spec.hidden_dim,
+                    .max_routes_per_row = spec.experts_per_token,
+                    .num_layers = spec.num_layers,
+                    .dispatch_dtype = options.dispatch_dtype,
+                    .combine_dtype = options.combine_dtype},
+      dispatch_layout_(transport::dispatch_layout(window_shape_)),
+      combine_layout_(transport::combine_layout(window_shape_)),
       pages_per_slot_(pages_per_slot(options)),
       pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
                   spec.head_dim * dtype_bytes(options.kv_dtype)),
@@ -96,6 +97,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   upload_once(rope_cos_, device, stream, table.cos);
   upload_once(rope_sin_, device, stream, table.sin);
   upload_once(timeout_ns_, device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
+  check_residency();
   capture_graphs();
 }
 
@@ -108,6 +110,19 @@ GpuLaneShape GpuRunner::lane_shape(const AttentionServerOptions& options,
           .num_servers = options.num_ffn_servers,
           .num_layers = spec.num_layers,
           .ring_size = kRingSize};
+}
+
+// By captures that are thrown away: kernels take other shapes in other buckets.
+void GpuRunner::check_residency() {
+  const cuda::FootprintRecorder recorder;
+  for (const std::uint32_t bucket : typical_rows_up_to(options_.max_lane_rows)) {
+    const auto graph = device::DeviceGraph::capture(lanes_[0]->device_stream(), [&] {
+      return run(0, bucket, max_samples_of(bucket), /*has_pieces=*/false);
+    });
+    require(graph.status(), "capturing a step");
+  }
+  require(cuda::check_residency(recorder.kernels(), kMaxLanes * gpu_.num_servers(), gpu_.num_sms()),
+          "attention server");
 }
 
 void GpuRunner::capture_graphs() {
@@ -132,12 +147,7 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
   port_ = &port;
   check(port.windows().send.size() == options_.num_ffn_servers,
         "windows of another number of FFN servers");
-  check(port.shape().max_lane_rows == options_.max_lane_rows &&
-            port.shape().hidden_dim == spec_.hidden_dim &&
-            port.shape().max_routes_per_row == spec_.experts_per_token &&
-            port.shape().dispatch_dtype == options_.dispatch_dtype &&
-            port.shape().combine_dtype == options_.combine_dtype,
-        "windows of another shape");
+  check(port.shape() == window_shape_, "windows of another shape");
   auto* targets = epoch_upload_.as<ExpertPlacement::Target>();
   for (std::uint32_t expert = 0; expert < spec_.num_experts; ++expert) {
     targets[expert] = placement.target(expert, options_.rank);

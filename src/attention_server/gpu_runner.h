@@ -76,6 +76,8 @@ class GpuRunner {
     return (options.max_model_len + options.page_size - 1) / options.page_size;
   }
 
+  /// Throws DeviceError if waiting kernels could keep the working ones from running.
+  void check_residency();
   void capture_graphs();
   Status follow_other_lanes(LaneId lane);
   std::uint32_t max_samples_of(std::uint32_t bucket) const;
@@ -99,6 +101,7 @@ class GpuRunner {
   std::shared_ptr<const model::DeviceAttentionWeights> weights_;
   device::GpuPart gpu_;
   InlineExperts* experts_;
+  transport::WindowShape window_shape_;
   layout::DispatchLayout dispatch_layout_;
   layout::CombineLayout combine_layout_;
   std::uint32_t pages_per_slot_;

@@ -25,7 +25,7 @@ device::GpuPart gpu_part(const config::ClusterConfig& config, Role role, ServerR
   add_pool(Role::kFfn, config.ffn);
   const auto device = device::CudaDevice::open(gpu);
   if (std::all_of(shares.begin(), shares.end(), [](double share) { return share >= 1.0; })) {
-    return device::GpuPart(device);
+    return device::GpuPart(device, static_cast<std::uint32_t>(shares.size()));
   }
   return {device, shares, index};
 }

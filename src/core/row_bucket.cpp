@@ -1,5 +1,6 @@
 #include "fastfd/core/row_bucket.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace fastfd {
@@ -18,6 +19,19 @@ std::vector<std::uint32_t> row_buckets_up_to(std::uint32_t max_rows) {
     buckets.push_back(row_bucket(rows));
   }
   return buckets;
+}
+
+std::vector<std::uint32_t> typical_rows_up_to(std::uint32_t max_rows) {
+  constexpr std::uint32_t kEveryBucketTo = 256;
+  auto sizes = row_buckets_up_to(std::min(max_rows, kEveryBucketTo));
+  for (std::uint32_t rows = 2 * kEveryBucketTo; rows < max_rows; rows *= 2) {
+    sizes.push_back(rows);
+  }
+  if (max_rows > 0 && sizes.back() != max_rows) {
+    sizes.push_back(max_rows);
+  }
+  std::erase_if(sizes, [&](std::uint32_t rows) { return rows > max_rows; });
+  return sizes;
 }
 
 }  // namespace fastfd

@@ -7,9 +7,10 @@
 
 #include "fastfd/core/check.h"
 #include "fastfd/core/row_bucket.h"
+#include "fastfd/transport/window_layout.h"
 #include "kernels/combine/op_cuda.h"
+#include "kernels/cuda/footprint_recorder.h"
 #include "kernels/expert_ffn/op_cuda.h"
-#include "kernels/layout/row.h"
 #include "kernels/wait/op_cuda.h"
 
 namespace fastfd::ffn_server {
@@ -78,14 +79,14 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
       spec_(spec),
       weights_(std::move(weights)),
       gpu_(gpu),
-      dispatch_layout_(layout::DispatchLayout::make(
-          {options.max_lane_rows,
-           layout::RowLayout{spec.hidden_dim, options.dispatch_dtype}.row_bytes(),
-           spec.experts_per_token})),
-      combine_layout_(layout::CombineLayout::make(
-          {options.max_lane_rows,
-           layout::RowLayout{spec.hidden_dim, options.combine_dtype}.row_bytes(),
-           /*max_routes_per_row=*/0})),
+      window_shape_{.max_lane_rows = options.max_lane_rows,
+                    .hidden_dim = spec.hidden_dim,
+                    .max_routes_per_row = spec.experts_per_token,
+                    .num_layers = spec.num_layers,
+                    .dispatch_dtype = options.dispatch_dtype,
+                    .combine_dtype = options.combine_dtype},
+      dispatch_layout_(transport::dispatch_layout(window_shape_)),
+      combine_layout_(transport::combine_layout(window_shape_)),
       route_output_dtype_(route_output_dtype(options)),
       max_tokens_(options.max_lane_rows * options.num_attention_servers),
       abort_(gpu.device(), sizeof(layout::AbortState)),
@@ -104,7 +105,28 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     lanes_.push_back(std::make_unique<Lane>(gpu, lane, options, spec, *weights_));
   }
+  check_residency();
   capture_graphs();
+}
+
+// By captures that are thrown away: kernels take other shapes in other buckets.
+void GpuFfnWorker::check_residency() {
+  const cuda::FootprintRecorder recorder;
+  Status status;
+  for (const std::uint32_t bucket : typical_rows_up_to(max_tokens_)) {
+    if (status) {
+      const auto graph =
+          device::DeviceGraph::capture(lanes_[0]->stream, [&] { return run({.lane = 0}, bucket); });
+      status = graph.status();
+    }
+  }
+  if (status) {
+    status =
+        cuda::check_residency(recorder.kernels(), kMaxLanes * gpu_.num_servers(), gpu_.num_sms());
+  }
+  if (!status) {
+    throw device::DeviceError("FFN server: " + status.message());
+  }
 }
 
 void GpuFfnWorker::capture_graphs() {
@@ -127,12 +149,7 @@ Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
   port_ = &port;
   check(port.windows().receive.size() == options_.num_attention_servers,
         "windows of another number of attention servers");
-  check(port.shape().max_lane_rows == options_.max_lane_rows &&
-            port.shape().hidden_dim == spec_.hidden_dim &&
-            port.shape().max_routes_per_row == spec_.experts_per_token &&
-            port.shape().dispatch_dtype == options_.dispatch_dtype &&
-            port.shape().combine_dtype == options_.combine_dtype,
-        "windows of another shape");
+  check(port.shape() == window_shape_, "windows of another shape");
   const device::CudaStream stream = lanes_[0]->stream.handle();
   auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to, const void* from) mutable {
     std::memcpy(at, from, to.num_bytes());

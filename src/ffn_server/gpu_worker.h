@@ -107,6 +107,8 @@ class GpuFfnWorker {
 
   /// Routes' outputs are rounded before they are summed only if their sum is rounded as well.
   static DType route_output_dtype(const FfnServerOptions& options);
+  /// Throws DeviceError if waiting kernels could keep the working ones from running.
+  void check_residency();
   void capture_graphs();
   /// All layers; what differs between steps of one bucket is in device memory, but for what the
   /// port takes from the plan.
@@ -128,6 +130,7 @@ class GpuFfnWorker {
   model::ModelSpec spec_;
   std::shared_ptr<const model::DeviceFfnWeights> weights_;
   device::GpuPart gpu_;
+  transport::WindowShape window_shape_;
   layout::DispatchLayout dispatch_layout_;
   layout::CombineLayout combine_layout_;
   DType route_output_dtype_;

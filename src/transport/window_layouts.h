@@ -4,24 +4,10 @@
 
 #include <cstddef>
 
-#include "fastfd/transport/port.h"
-#include "kernels/layout/row.h"
-#include "kernels/layout/window.h"
+#include "fastfd/transport/window_layout.h"
 #include "transport/doorbell.h"
 
 namespace fastfd::transport {
-
-inline layout::DispatchLayout dispatch_layout(const WindowShape& shape) {
-  return layout::DispatchLayout::make(
-      {shape.max_lane_rows, layout::RowLayout{shape.hidden_dim, shape.dispatch_dtype}.row_bytes(),
-       shape.max_routes_per_row});
-}
-
-inline layout::CombineLayout combine_layout(const WindowShape& shape) {
-  return layout::CombineLayout::make(
-      {shape.max_lane_rows, layout::RowLayout{shape.hidden_dim, shape.combine_dtype}.row_bytes(),
-       /*max_routes_per_row=*/0});
-}
 
 /// Bytes that a mapping of `num_bytes` takes.
 inline std::size_t round_to_pages(std::size_t num_bytes) {

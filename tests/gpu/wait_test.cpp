@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "gpu/moe_support.h"
+#include "kernels/cuda/footprint_recorder.h"
 #include "kernels/wait/op_cuda.h"
 
 namespace fastfd::testing {
@@ -200,6 +201,22 @@ TEST_F(WaitTest, LeavesRoomForTheKernelsItWaitsFor) {
   const kernels::cuda::KernelFootprint whole{384, 168, 227 * 1024, 1};
   EXPECT_FALSE(leaves_room(*footprint, kMaxLanes, whole, kMaxLanes, *limits));
   EXPECT_TRUE(leaves_room(*footprint, kMaxLanes, whole, kMaxLanes + 1, *limits));
+}
+
+TEST_F(WaitTest, IsRecordedAsTheOneThatWaits) {
+  timeout_ns_.put(1'000'000);
+  kernels::cuda::FootprintRecorder recorder;
+  run(params());
+  run(params());
+  ASSERT_EQ(recorder.kernels().size(), 1U);
+  EXPECT_TRUE(recorder.kernels()[0].waits);
+  auto kernels = recorder.kernels();
+  kernels.push_back({"gemm", {256, 128, 200 * 1024, 8}});
+  EXPECT_TRUE(check_residency(kernels, 1, 16));
+  const auto full = check_residency(kernels, 40, 132);
+  EXPECT_FALSE(full);
+  EXPECT_NE(full.message().find("a cluster of 8 blocks of gemm"), std::string::npos)
+      << full.message();
 }
 
 /// These write while a kernel runs: not under a tool that serialises.

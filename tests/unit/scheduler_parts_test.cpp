@@ -172,6 +172,16 @@ TEST(RowBucket, TheListHasEveryBucketOnce) {
   EXPECT_TRUE(row_buckets_up_to(0).empty());
 }
 
+TEST(RowBucket, TypicalSizesEndWithTheLargestAndAscend) {
+  EXPECT_EQ(typical_rows_up_to(0), std::vector<std::uint32_t>());
+  EXPECT_EQ(typical_rows_up_to(5), (std::vector<std::uint32_t>{1, 2, 4, 5}));
+  EXPECT_EQ(typical_rows_up_to(256), row_buckets_up_to(256));
+  const auto many = typical_rows_up_to(5000);
+  EXPECT_TRUE(std::is_sorted(many.begin(), many.end()));
+  EXPECT_EQ(many.back(), 5000U);
+  EXPECT_EQ(many[many.size() - 2], 4096U);
+}
+
 TEST(ChunkCutter, PiecesCoverTheChunksWithAscendingLanes) {
   std::mt19937 random(3);
   ChunkCutter cutter;

@@ -12,4 +12,8 @@ std::uint32_t row_bucket(std::uint32_t rows);
 /// Every bucket that up to `max_rows` rows fall into, ascending.
 std::vector<std::uint32_t> row_buckets_up_to(std::uint32_t max_rows);
 
+/// Every bucket to 256, then each doubling, then `max_rows` itself: sizes in which kernels take all
+/// the shapes they have.
+std::vector<std::uint32_t> typical_rows_up_to(std::uint32_t max_rows);
+
 }  // namespace fastfd

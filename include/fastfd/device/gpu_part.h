@@ -18,13 +18,16 @@ constexpr StreamPriority lane_priority(LaneId lane) { return {kMaxLanes - lane};
 /// partition alive.
 class GpuPart {
  public:
-  /// All of it.
-  explicit GpuPart(CudaDevice device) : device_(std::move(device)) {}
+  /// All of it, shared by `num_servers`.
+  explicit GpuPart(CudaDevice device, std::uint32_t num_servers = 1)
+      : device_(std::move(device)), num_servers_(num_servers) {}
   /// Part `index` of the split of the device's SMs by `shares`. Throws DeviceError.
   GpuPart(CudaDevice device, std::span<const double> shares, std::size_t index)
       : device_(std::move(device)), partition_(SmPartition::create(device_, shares, index)) {}
 
   const CudaDevice& device() const { return device_; }
+  /// Whose kernels run on these SMs.
+  std::uint32_t num_servers() const { return num_servers_; }
   bool is_whole() const { return !partition_.has_value(); }
   std::uint32_t num_sms() const { return partition_ ? partition_->num_sms() : device_.num_sms(); }
   /// Throws DeviceError.
@@ -34,6 +37,7 @@ class GpuPart {
 
  private:
   CudaDevice device_;
+  std::uint32_t num_servers_ = 1;
   std::optional<SmPartition> partition_;
 };
 
