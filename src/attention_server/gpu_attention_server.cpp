@@ -183,7 +183,7 @@ class GpuAttentionServer::Impl {
   void account(const layout::HopTimes* times, LaneResult& result) {
     const double worked = static_cast<double>(work_.busy_ns());
     const double stood = static_cast<double>(work_.waiting_ns());
-    work_.add({times, runner_.num_waits()}, times[num_layers_]);
+    work_.add({times, runner_.num_waits()}, times[GpuLane::num_times(num_layers_) - 1]);
     result.compute_us = static_cast<float>((static_cast<double>(work_.busy_ns()) - worked) / 1e3);
     result.wait_us = static_cast<float>((static_cast<double>(work_.waiting_ns()) - stood) / 1e3);
   }

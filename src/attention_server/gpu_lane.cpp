@@ -37,7 +37,7 @@ std::size_t carve(GpuLaneStaging& staging, const GpuLaneShape& shape) {
   staging.pages = carver.take<PageId>(shape.max_page_updates);
   staging.opened = carver.take<GpuSlotState>(shape.max_spans);
   staging.results = carver.take<kernels::cuda::SampledRow>(shape.max_spans);
-  staging.times = carver.take<layout::HopTimes>(shape.num_layers + 1);
+  staging.times = carver.take<layout::HopTimes>(GpuLane::num_times(shape.num_layers));
   staging.abort = carver.take<layout::AbortState>(1);
   return carver.used();
 }

@@ -55,7 +55,7 @@ struct GpuLaneStaging {
   PageId* pages = nullptr;                // [max_page_updates]: page-table entries that were set
   GpuSlotState* opened = nullptr;         // [max_spans]
   kernels::cuda::SampledRow* results = nullptr;  // [max_spans], written by the GPU
-  layout::HopTimes* times = nullptr;             // [num_layers + 1], the last: of the whole step
+  layout::HopTimes* times = nullptr;             // [num_times], the last: of the whole step
   layout::AbortState* abort = nullptr;           // as the step left it
 };
 
@@ -95,8 +95,12 @@ class GpuLane {
     return counters_.as<kernels::cuda::DispatchCounters>();
   }
   std::uint32_t* ready() const { return ready_.as<std::uint32_t>(); }
-  /// [num_layers] waits, and the step's begin and end.
+  /// Waits of all layers, in order; there is room for two a layer.
   layout::HopTimes* times() const { return times_.as<layout::HopTimes>(); }
+  /// Begin and end of the step, behind them.
+  layout::HopTimes* step_times() const { return times() + num_times() - 1; }
+  std::size_t num_times() const { return num_times(shape_.num_layers); }
+  static std::size_t num_times(std::uint32_t num_layers) { return 2 * std::size_t{num_layers} + 1; }
   /// Pinned, written by the lane's waits.
   std::uint64_t* progress_word() const { return progress_word_.as<std::uint64_t>(); }
   float* logits() const { return logits_.as<float>(); }

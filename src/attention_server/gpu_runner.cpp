@@ -403,7 +403,13 @@ Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bu
        .abort = abort_.as<layout::AbortState>()},
       lane.stream());
   if (status && experts_ != nullptr) {
-    return experts_->run(hop, bucket, lane.control(), abort_state(), lane.stream());
+    return experts_->run({.hop = hop,
+                          .bucket = bucket,
+                          .control = lane.control(),
+                          .abort = abort_state(),
+                          .abort_word = abort_word(),
+                          .times = lane.times() + std::size_t{layer} * waits_per_layer(),
+                          .stream = lane.stream()});
   }
   return status && port_ != nullptr ? port_->send_dispatch(hop, bucket, lane.stream()) : status;
 }
@@ -417,21 +423,22 @@ Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t buc
   if (experts_ == nullptr && port_ != nullptr) {
     status = port_->receive_combine(hop, bucket, lane.stream());
   }
-  if (status && experts_ == nullptr) {
-    status = cuda::launch_wait({.control = lane.control(),
-                                .hop = hop,
-                                .windows = combine_windows_.as<const std::byte*>(),
-                                .num_peers = options_.num_ffn_servers,
-                                .grid = combine_layout_.grid,
-                                .participants_only = false,
-                                .expected_rows = lane.sent_rows(),
-                                .timeout_ns = timeout_ns_.as<std::uint64_t>(),
-                                .abort_word = abort_word(),
-                                .ready = lane.ready(),
-                                .abort = abort_.as<layout::AbortState>(),
-                                .progress = lane.progress_word(),
-                                .times = lane.times() + layer},
-                               lane.stream());
+  if (status && waits_per_layer() > 0) {
+    status = cuda::launch_wait(
+        {.control = lane.control(),
+         .hop = hop,
+         .windows = combine_windows_.as<const std::byte*>(),
+         .num_peers = options_.num_ffn_servers,
+         .grid = combine_layout_.grid,
+         .participants_only = false,
+         .expected_rows = lane.sent_rows(),
+         .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+         .abort_word = abort_word(),
+         .ready = lane.ready(),
+         .abort = abort_.as<layout::AbortState>(),
+         .progress = lane.progress_word(),
+         .times = lane.times() + (std::size_t{layer} + 1) * waits_per_layer() - 1},
+        lane.stream());
   }
   if (!status) {
     return status;
@@ -509,7 +516,7 @@ Status GpuRunner::follow_other_lanes(LaneId lane_id) {
 Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples,
                       bool has_pieces) {
   GpuLane& lane = *lanes_[lane_id];
-  layout::HopTimes* step_times = lane.times() + spec_.num_layers;
+  layout::HopTimes* step_times = lane.step_times();
   auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream());
   if (status) {
     status = cuda::launch_embedding({.max_rows = bucket,
@@ -597,8 +604,8 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
                         batch.samples.size() * sizeof(*staging.results), lane.stream());
   }
   if (status) {
-    status = copy_async(staging.times, lane.times(),
-                        (spec_.num_layers + 1) * sizeof(*staging.times), lane.stream());
+    status = copy_async(staging.times, lane.times(), lane.num_times() * sizeof(*staging.times),
+                        lane.stream());
   }
   if (status) {
     status = copy_async(staging.abort, abort_.data(), sizeof(*staging.abort), lane.stream());

@@ -51,7 +51,7 @@ class GpuRunner {
                  const layout::LaneControl& control, const Shape& shape);
 
   /// Of a step's HopTimes.
-  std::size_t num_waits() const { return experts_ == nullptr ? spec_.num_layers : 0; }
+  std::size_t num_waits() const { return std::size_t{waits_per_layer()} * spec_.num_layers; }
   GpuLane& lane(LaneId lane) { return *lanes_[lane]; }
   /// Any thread.
   layout::HopProgress progress(LaneId lane) const {
@@ -76,6 +76,10 @@ class GpuRunner {
     return (options.max_model_len + options.page_size - 1) / options.page_size;
   }
 
+  /// For combines; of a co-located server for other ranks' dispatches as well, or none.
+  std::uint32_t waits_per_layer() const {
+    return experts_ == nullptr ? 1 : experts_->has_peers() ? 2 : 0;
+  }
   /// Throws DeviceError if waiting kernels could keep the working ones from running.
   void check_residency();
   void capture_graphs();

@@ -15,19 +15,27 @@ ffn_server::FfnServerOptions without_graphs(ffn_server::FfnServerOptions options
 
 class Experts final : public GpuColocatedExperts {
  public:
-  Experts(const Blueprint& blueprint, std::shared_ptr<const model::DeviceFfnWeights> weights,
-          const device::GpuPart& gpu)
-      : worker_(without_graphs(blueprint.ffn_options(0)), blueprint.spec(), std::move(weights),
+  Experts(const Blueprint& blueprint, ServerRank rank,
+          std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu)
+      : num_ranks_(blueprint.config().ffn.servers),
+        worker_(without_graphs(blueprint.ffn_options(rank)), blueprint.spec(), std::move(weights),
                 gpu) {}
 
   void use_port(std::shared_ptr<transport::DevicePort> port) override { port_ = std::move(port); }
+  bool has_peers() const override { return num_ranks_ > 1; }
   Status begin_epoch() override { return worker_.begin_epoch(*port_); }
-  Status run(const layout::LaneHop& hop, std::uint32_t bucket, const layout::LaneControl* control,
-             layout::AbortState* abort, device::CudaStream stream) override {
-    return worker_.run_inline(hop, bucket, control, abort, stream);
+  Status run(const attention_server::InlineHop& hop) override {
+    return worker_.run_inline({.hop = hop.hop,
+                               .bucket = hop.bucket * num_ranks_,
+                               .state = {hop.control, nullptr, hop.abort},
+                               .abort_word = hop.abort_word,
+                               .times = hop.times,
+                               .waits = has_peers(),
+                               .stream = hop.stream});
   }
 
  private:
+  const std::uint32_t num_ranks_;
   ffn_server::GpuFfnWorker worker_;
   std::shared_ptr<transport::DevicePort> port_;
 };
@@ -35,9 +43,9 @@ class Experts final : public GpuColocatedExperts {
 }  // namespace
 
 std::unique_ptr<GpuColocatedExperts> make_gpu_colocated_experts(
-    const Blueprint& blueprint, std::shared_ptr<const model::DeviceFfnWeights> weights,
-    const device::GpuPart& gpu) {
-  return std::make_unique<Experts>(blueprint, std::move(weights), gpu);
+    const Blueprint& blueprint, ServerRank rank,
+    std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu) {
+  return std::make_unique<Experts>(blueprint, rank, std::move(weights), gpu);
 }
 
 }  // namespace fastfd::cluster

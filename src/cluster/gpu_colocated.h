@@ -10,9 +10,11 @@
 
 namespace fastfd::cluster {
 
-/// The experts of a GPU that does both halves of every layer: the baseline that disaggregation is
-/// compared with. Same kernels, plans and graphs; hidden states pass through a window in the GPU's
-/// own memory, nothing waits, and nothing runs on another stream.
+/// The experts of a rank that does both halves of every layer: the baseline that disaggregation is
+/// compared with. Same kernels, plans and graphs; hidden states pass through windows. Alone, a rank
+/// waits for nobody and runs everything on the lane's stream. Several exchange tokens by expert
+/// parallelism: each waits for the dispatches of all, and for the combines of all. A rank without
+/// rows in a lane has an FFN server's loop for the others' (FfnServerOptions::colocated_with).
 class GpuColocatedExperts : public attention_server::InlineExperts {
  public:
   /// The FFN server's end of the epoch that comes next. Between epochs.
@@ -21,7 +23,7 @@ class GpuColocatedExperts : public attention_server::InlineExperts {
 
 /// Throws device::DeviceError if the GPU has no room, or if this build has no CUDA.
 std::unique_ptr<GpuColocatedExperts> make_gpu_colocated_experts(
-    const Blueprint& blueprint, std::shared_ptr<const model::DeviceFfnWeights> weights,
-    const device::GpuPart& gpu);
+    const Blueprint& blueprint, ServerRank rank,
+    std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu);
 
 }  // namespace fastfd::cluster

@@ -7,8 +7,8 @@ namespace fastfd::cluster {
 // NOLINTBEGIN(performance-unnecessary-value-param)
 
 std::unique_ptr<GpuColocatedExperts> make_gpu_colocated_experts(
-    const Blueprint& /*blueprint*/, std::shared_ptr<const model::DeviceFfnWeights> /*weights*/,
-    const device::GpuPart& /*gpu*/) {
+    const Blueprint& /*blueprint*/, ServerRank /*rank*/,
+    std::shared_ptr<const model::DeviceFfnWeights> /*weights*/, const device::GpuPart& /*gpu*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 

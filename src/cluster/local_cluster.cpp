@@ -135,9 +135,11 @@ class LocalCluster::Impl {
               device::CudaDevice::open(config.attention.device.first_gpu),
               blueprint_.window_shape(), config.attention.servers, config.ffn.servers);
         }) {
-    if (options.colocated &&
-        (blueprint.config().attention.servers != 1 || blueprint.config().ffn.servers != 1)) {
-      throw std::invalid_argument("a co-located cluster has one server of each role");
+    const auto& config = blueprint.config();
+    if (options.colocated && (config.attention.servers != config.ffn.servers ||
+                              (config.attention.servers != 1 && !config.on_gpus()))) {
+      throw std::invalid_argument(
+          "a co-located cluster has as many attention as FFN servers, and one of each on CPU");
     }
     if (blueprint.config().on_gpus()) {
       check_queues(blueprint.config());
@@ -204,6 +206,7 @@ class LocalCluster::Impl {
   void make_engine() {
     coordinator::EngineOptions options;
     options.scheduler = blueprint_.scheduler_options();
+    options.scheduler.uniform_buckets = options_.colocated;
     options.contract = blueprint_.contract();
     options.placement_version = blueprint_.placement().version;
     options.heartbeat_timeout = std::chrono::milliseconds(0);  // members die with the process
@@ -266,16 +269,19 @@ class LocalCluster::Impl {
 
   void make_gpu_attention(Participant& member, const ClusterWeights& weights) {
     const auto gpu = gpu_part(blueprint_.config(), Role::kAttention, member.rank);
+    GpuColocatedExperts* experts = nullptr;
     if (options_.colocated) {
-      gpu_colocated_ = make_gpu_colocated_experts(blueprint_, weights.gpu_ffn.at(0), gpu);
+      gpu_colocated_.push_back(make_gpu_colocated_experts(blueprint_, member.rank,
+                                                          weights.gpu_ffn.at(member.rank), gpu));
+      experts = gpu_colocated_.back().get();
     }
     Connect<transport::DevicePort> connect =
-        [this, rank = member.rank](
+        [this, rank = member.rank, experts](
             const control_plane::Topology& topology,
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       const auto fabric = gpu_exchange_.fabric(topology.epoch);
-      if (gpu_colocated_) {
-        gpu_colocated_->use_port(fabric->ffn_port(0));
+      if (experts != nullptr) {
+        experts->use_port(fabric->ffn_port(rank));
       }
       return fabric->attention_port(rank);
     };
@@ -287,8 +293,7 @@ class LocalCluster::Impl {
     member.handler = std::make_unique<GpuAttentionMember>(
         std::move(connect), options, blueprint_.spec(), weights.gpu_attention, gpu,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
-        [this, &member](const Status& status) { on_failure(member, status); },
-        gpu_colocated_.get());
+        [this, &member](const Status& status) { on_failure(member, status); }, experts);
   }
 
   void make_gpu_ffn(Participant& member, const ClusterWeights& weights) {
@@ -298,17 +303,20 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
+    auto options = gpu_memory_->ffn_options(blueprint_, member.rank,
+                                            weights.gpu_ffn.at(member.rank)->num_bytes());
+    if (options_.colocated) {
+      options.colocated_with = member.rank;
+    }
     member.handler = std::make_unique<GpuFfnMember>(
-        std::move(connect),
-        gpu_memory_->ffn_options(blueprint_, member.rank,
-                                 weights.gpu_ffn.at(member.rank)->num_bytes()),
-        blueprint_.spec(), weights.gpu_ffn.at(member.rank),
+        std::move(connect), options, blueprint_.spec(), weights.gpu_ffn.at(member.rank),
         gpu_part(blueprint_.config(), Role::kFfn, member.rank),
         [this, &member](const Status& status) { on_failure(member, status); });
   }
 
   void make_ffn(Participant& member, const ClusterWeights& weights) {
-    if (options_.colocated) {
+    const bool alone = blueprint_.config().ffn.servers == 1;
+    if (options_.colocated && alone) {
       member.handler = std::make_unique<ColocatedMember>([this](FfnStepPlan plan) {
         if (colocated_) {  // on a GPU the attention server's plan says it all
           colocated_->submit_plan(std::move(plan));
@@ -316,7 +324,7 @@ class LocalCluster::Impl {
       });
       return;
     }
-    if (blueprint_.config().attention.device.is_cuda) {
+    if (blueprint_.config().on_gpus()) {
       make_gpu_ffn(member, weights);
       return;
     }
@@ -408,7 +416,7 @@ class LocalCluster::Impl {
   std::unique_ptr<coordinator::Engine> engine_;
   std::unique_ptr<control_plane::ControlServer> control_;
   std::unique_ptr<ColocatedFfn> colocated_;
-  std::unique_ptr<GpuColocatedExperts> gpu_colocated_;
+  std::vector<std::unique_ptr<GpuColocatedExperts>> gpu_colocated_;  // by rank
   std::vector<std::unique_ptr<Participant>> members_;
   std::jthread heartbeats_;
 };

@@ -20,6 +20,7 @@ class GpuFfnServer::Impl {
        std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
        FailureSink on_failure)
       : rank_(options.rank),
+        colocated_with_(options.colocated_with),
         num_layers_(spec.num_layers),
         device_(gpu.device()),
         worker_(options, spec, std::move(weights), gpu),
@@ -68,7 +69,8 @@ class GpuFfnServer::Impl {
         continue;
       }
       for (const FfnLanePlan& lane : plan->lanes) {
-        if (status) {
+        const bool elsewhere = colocated_with_ && (lane.participants >> *colocated_with_ & 1U) != 0;
+        if (status && !elsewhere) {
           status = enqueue(plan->step, lane);
         }
       }
@@ -116,6 +118,7 @@ class GpuFfnServer::Impl {
   }
 
   const ServerRank rank_;
+  const std::optional<ServerRank> colocated_with_;
   const std::uint32_t num_layers_;
   const device::CudaDevice device_;
   GpuFfnWorker worker_;

@@ -272,11 +272,28 @@ Status GpuFfnWorker::answer(const Lane& lane, const layout::LaneHop& hop, std::u
   return status;
 }
 
-Status GpuFfnWorker::run_inline(const layout::LaneHop& hop, std::uint32_t bucket,
-                                const layout::LaneControl* control, layout::AbortState* abort,
-                                device::CudaStream stream) {
-  return answer(*lanes_[hop.lane], hop, bucket, {control, always_ready_.as<std::uint32_t>(), abort},
-                stream);
+Status GpuFfnWorker::run_inline(const Inline& run) {
+  const Lane& lane = *lanes_[run.hop.lane];
+  HopState state = run.state;
+  state.ready = always_ready_.as<std::uint32_t>();
+  Status status;
+  if (run.waits) {
+    state.ready = lane.ready.as<std::uint32_t>();
+    status = cuda::launch_wait({.control = state.control,
+                                .hop = run.hop,
+                                .windows = dispatch_windows_.as<const std::byte*>(),
+                                .num_peers = options_.num_attention_servers,
+                                .grid = dispatch_layout_.grid,
+                                .participants_only = true,
+                                .timeout_ns = timeout_ns_.as<std::uint64_t>(),
+                                .abort_word = run.abort_word,
+                                .ready = lane.ready.as<std::uint32_t>(),
+                                .abort = state.abort,
+                                .times = run.times},
+                               run.stream);
+  }
+  const std::uint32_t bucket = std::min(run.bucket, max_tokens_);
+  return status ? answer(lane, run.hop, bucket, state, run.stream) : status;
 }
 
 Result<GpuFfnWorker::Outcome> GpuFfnWorker::enqueue(Epoch epoch, StepId step,

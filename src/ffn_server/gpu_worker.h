@@ -54,11 +54,23 @@ class GpuFfnWorker {
     return layout::HopProgress::unpack(
         std::atomic_ref(*lanes_[lane]->progress_word()).load(std::memory_order_relaxed));
   }
-  /// One hop whose dispatch is in front of it on `stream`, so that nothing waits: experts of a
-  /// co-located server. `control` and `abort` are the attention server's.
-  Status run_inline(const layout::LaneHop& hop, std::uint32_t bucket,
-                    const layout::LaneControl* control, layout::AbortState* abort,
-                    device::CudaStream stream);
+  /// The experts of a co-located server: one hop behind its own dispatch on `stream`. `state` and
+  /// `abort_word` are the attention server's. With `waits`, dispatches of other ranks are awaited.
+  struct HopState {
+    const layout::LaneControl* control;
+    const std::uint32_t* ready;  // what the wait found
+    layout::AbortState* abort;
+  };
+  struct Inline {
+    layout::LaneHop hop;
+    std::uint32_t bucket;  // rows of all participants
+    HopState state;        // without `ready`
+    const std::uint32_t* abort_word;
+    layout::HopTimes* times;
+    bool waits;
+    device::CudaStream stream;
+  };
+  Status run_inline(const Inline& run);
   /// Blocks until the streams are empty.
   Status synchronize() const;
 
@@ -115,12 +127,6 @@ class GpuFfnWorker {
   Status run(const FfnLanePlan& plan, std::uint32_t bucket);
   Status replay_or_run(const FfnLanePlan& plan);
   Status run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop, std::uint32_t bucket);
-  /// Where a hop's kernels find who asks and whether to go on.
-  struct HopState {
-    const layout::LaneControl* control;
-    const std::uint32_t* ready;  // what the wait found
-    layout::AbortState* abort;
-  };
   /// What follows the wait: index, experts, partial sums, answers.
   Status answer(const Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket,
                 const HopState& state, device::CudaStream stream);

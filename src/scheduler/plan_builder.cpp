@@ -34,11 +34,19 @@ StepPlan Planner::build(bool barrier) {
     }
     advance(rank, in_flight.servers[rank]);
   }
+  for (auto& of_lane : buckets) {
+    if (state_.options.uniform_buckets && !of_lane.empty()) {
+      std::fill(of_lane.begin(), of_lane.end(), *std::max_element(of_lane.begin(), of_lane.end()));
+    }
+  }
   // Both pools replay a graph or neither does: a lane with prompt pieces has a shape of its own.
   const auto use_graph = [&](LaneId b) { return state_.options.use_graphs && !has_pieces[b]; };
   for (auto& [rank, server_plan] : plan.attention) {
     for (AttentionLanePlan& lane : server_plan.lanes) {
       lane.participants = participants[lane.lane];
+      if (state_.options.uniform_buckets && lane.num_rows > 0) {
+        lane.row_bucket = buckets[lane.lane].front();
+      }
       lane.use_graph = lane.num_rows > 0 && use_graph(lane.lane);
     }
   }

@@ -62,6 +62,9 @@ const std::vector<Factor>& factors() {
   static const std::vector<Factor> kGpuFactors = [] {
     auto gpu = kFactors;
     gpu[kTransport] = {"graphs", {"on", "off"}};
+    for (const char* colocated : {"1C", "2C", "3C"}) {  // so many ranks that do both
+      gpu[kTopology].levels.emplace_back(colocated);
+    }
     gpu[kPrecision] = {"combine", {"float32", "bf16"}};
     return gpu;
   }();
@@ -82,6 +85,13 @@ std::string describe(const Row& row) {
 // Must give the tokens of transformers, near-ties included.
 bool is_exact(const Row& row) { return !on_gpu && row[kPrecision] == 0; }
 
+bool is_colocated(const Row& row) { return factors()[kTopology].levels[row[kTopology]][1] == 'C'; }
+
+std::uint32_t num_ffn_servers(const Row& row) {
+  const std::string& topology = factors()[kTopology].levels[row[kTopology]];
+  return static_cast<std::uint32_t>(topology[is_colocated(row) ? 0 : 2] - '0');
+}
+
 config::ClusterConfig make_config(const Row& row) {
   config::ClusterConfig config;
   config.model.path = model_path;
@@ -96,7 +106,7 @@ config::ClusterConfig make_config(const Row& row) {
     config.transport.combine_dtype = row[kPrecision] == 0 ? DType::kFloat32 : DType::kBFloat16;
   }
   config.attention.servers = static_cast<std::uint32_t>(topology[0] - '0');
-  config.ffn.servers = static_cast<std::uint32_t>(topology[2] - '0');
+  config.ffn.servers = num_ffn_servers(row);
   const double memory_fraction = 0.9 / (config.attention.servers + config.ffn.servers);
   config.attention.gpu.memory_fraction = memory_fraction;
   config.ffn.gpu.memory_fraction = memory_fraction;
@@ -142,7 +152,7 @@ class MatrixRunner {
   Outcome run(const Row& row) {
     const cluster::Blueprint blueprint(make_config(row));
     Outcome outcome;
-    cluster::LocalCluster cluster(blueprint, weights(blueprint));
+    cluster::LocalCluster cluster(blueprint, weights(blueprint), {.colocated = is_colocated(row)});
     if (!cluster.wait_ready(30s)) {
       outcome.problems.push_back("not ready: " + cluster.engine().state().detail);
       return outcome;
@@ -241,7 +251,7 @@ class MatrixRunner {
     for (const TokenEvent& event : answer.tokens) {
       tokens.push_back(event.token);
     }
-    const char num_ffn = factors()[kTopology].levels[row[kTopology]][2];
+    const std::uint32_t num_ffn = num_ffn_servers(row);
     const auto& first =
         first_tokens_.try_emplace({num_ffn, row[kPrecision], prompt.id}, tokens).first->second;
     if (tokens != first) {
@@ -300,7 +310,7 @@ class MatrixRunner {
   testing::Golden golden_;
   std::map<std::uint32_t, cluster::ClusterWeights> weights_;
   // By FFN servers, combine dtype and prompt; GPU only.
-  std::map<std::tuple<char, std::size_t, std::string>, std::vector<TokenId>> first_tokens_;
+  std::map<std::tuple<std::uint32_t, std::size_t, std::string>, std::vector<TokenId>> first_tokens_;
 };
 
 std::vector<std::size_t> level_counts() {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "fastfd/core/row_bucket.h"
+
 namespace fastfd::testing {
 namespace {
 
@@ -138,6 +140,7 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
   std::array<ServerMask, kMaxLanes> with_rows{};
   std::array<std::uint32_t, kMaxLanes> rows{};
   std::array<bool, kMaxLanes> pieces{};
+  std::array<std::uint32_t, kMaxLanes> largest{};  // bucket
   std::array<std::vector<std::uint32_t>, kMaxLanes> buckets;
   for (const auto& [rank, server] : plan.attention) {
     expect(server.epoch == plan.epoch && server.step == plan.step, "server plan of another step");
@@ -150,6 +153,7 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
         rows[lane.lane] += lane.num_rows;
         buckets[lane.lane].push_back(lane.row_bucket);
         pieces[lane.lane] = pieces[lane.lane] || !lane.pieces.empty();
+        largest[lane.lane] = std::max(largest[lane.lane], row_bucket(lane.num_rows));
       }
     }
   }
@@ -175,6 +179,9 @@ void FakeCluster::check_participants(const StepPlan& plan) const {
       expect(lane.participants == with_rows[lane.lane], "participants differ between servers");
       expect(lane.use_graph == (lane.num_rows > 0 && options_.use_graphs && !pieces[lane.lane]),
              "the pools disagree on graph or eager");
+      expect(
+          !options_.uniform_buckets || lane.num_rows == 0 || lane.row_bucket == largest[lane.lane],
+          "a participant's bucket is not that of the largest");
     }
   }
 }

@@ -261,6 +261,7 @@ SchedulerOptions random_options(std::uint64_t seed) {
   options.overlapped = draw(0, 4) != 0;
   options.prefix_cache = draw(0, 4) != 0;
   options.use_graphs = draw(0, 1) != 0;
+  options.uniform_buckets = draw(0, 3) == 0;
   return options;
 }
 

@@ -6,22 +6,34 @@
 #include "fastfd/device/gpu_part.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
+#include "kernels/layout/hop_times.h"
 #include "kernels/layout/lane_control.h"
 
 namespace fastfd::attention_server {
 
-/// Experts on the attention server's own GPU: what a co-located server has instead of FFN servers.
-/// They run on the lane's stream between dispatch and combine, so nobody waits for anybody.
+/// One hop of a co-located server: what its experts' kernels read and where they run.
+struct InlineHop {
+  layout::LaneHop hop;
+  std::uint32_t bucket = 0;  ///< of each participant's rows
+  // The attention server's own, in device memory (abort_word: pinned).
+  const layout::LaneControl* control = nullptr;
+  layout::AbortState* abort = nullptr;
+  const std::uint32_t* abort_word = nullptr;
+  layout::HopTimes* times = nullptr;  ///< [1] of the wait for the other ranks, if there are any
+  device::CudaStream stream = nullptr;
+};
+
+/// Experts on the attention server's own GPU: what a co-located server has instead of an FFN
+/// server. They run on the lane's stream between dispatch and combine. Without other ranks nobody
+/// waits for anybody; with them, ranks exchange tokens by expert parallelism.
 class InlineExperts {
  public:
   virtual ~InlineExperts() = default;
+  virtual bool has_peers() const = 0;
   /// Loop thread, in front of the epoch's first step.
   virtual Status begin_epoch() = 0;
-  /// Enqueues the experts of one hop of up to `bucket` rows; also while graphs are captured.
-  /// `control` and `abort` are the attention server's, in device memory.
-  virtual Status run(const layout::LaneHop& hop, std::uint32_t bucket,
-                     const layout::LaneControl* control, layout::AbortState* abort,
-                     device::CudaStream stream) = 0;
+  /// Enqueues the experts of one hop; also while graphs are captured.
+  virtual Status run(const InlineHop& hop) = 0;
 };
 
 /// An attention server whose KV cache, weights and arithmetic are on a GPU. The host turns plans

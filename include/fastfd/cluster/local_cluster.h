@@ -23,8 +23,9 @@ struct ClusterWeights {
 ClusterWeights load_cluster_weights(const Blueprint& blueprint);
 
 struct LocalClusterOptions {
-  /// Attention and experts take turns on one thread (needs one server of each role): the baseline
-  /// that disaggregation is measured against.
+  /// The baseline that disaggregation is measured against. CPU: attention and experts take turns on
+  /// one thread (one server of each role). GPU: both run on each rank's streams, and several ranks
+  /// exchange tokens by expert parallelism (as many servers of one role as of the other).
   bool colocated = false;
   /// Members join through gRPC on a loopback port instead of direct calls.
   bool grpc = false;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/core/server_loop.h"
@@ -21,6 +22,9 @@ struct FfnServerOptions {
   std::uint32_t num_attention_servers = 1;
   /// GPU: graphs are captured for lanes of up to so many rows of all attention servers; 0: none.
   std::uint32_t max_graph_rows = 0;
+  /// GPU, co-located: lanes in which this attention server takes part are run on its streams
+  /// (InlineExperts), not here.
+  std::optional<ServerRank> colocated_with;
 };
 
 using FailureSink = std::function<void(Status)>;

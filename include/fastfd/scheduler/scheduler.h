@@ -26,6 +26,9 @@ struct SchedulerOptions {
   bool overlapped = true;          ///< false: the plain loop, one step in flight
   bool prefix_cache = true;
   bool use_graphs = false;  ///< lanes of decode rows alone are replayed from captured graphs
+  /// All participants of a lane get the bucket of the largest: where each runs the experts of all
+  /// (co-located servers), its bucket says how many rows there can be.
+  bool uniform_buckets = false;
   std::uint32_t placement_version = 1;  ///< of the expert placement, named by every plan
   /// Of the model; turns a lane's time into a layer's for `microbatches: 0` and for the predicted
   /// layer time. 0: inferred from the layers that FfnLoad counts.
