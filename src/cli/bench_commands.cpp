@@ -157,7 +157,7 @@ void add_offline(CLI::App& bench, Action& action) {
       ->capture_default_str();
   add_model_options(*command, arguments->model);
   command->add_flag("--colocated", options.colocated,
-                    "Attention and FFN take turns on one thread: the baseline");
+                    "Both halves on each rank, on one thread or one GPU: the baseline");
   command->add_flag("--json", options.json, "Print JSON instead of the table");
   command->callback([&action, arguments] {
     action = [arguments] {
