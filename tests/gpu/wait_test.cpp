@@ -211,9 +211,9 @@ TEST_F(WaitTest, IsRecordedAsTheOneThatWaits) {
   ASSERT_EQ(recorder.kernels().size(), 1U);
   EXPECT_TRUE(recorder.kernels()[0].waits);
   auto kernels = recorder.kernels();
-  kernels.push_back({"gemm", {256, 128, 200 * 1024, 8}});
-  EXPECT_TRUE(check_residency(kernels, 1, 16));
-  const auto full = check_residency(kernels, 40, 132);
+  kernels.push_back({"gemm", {384, 168, 227 * 1024, 8}});  // bears nobody beside it
+  EXPECT_TRUE(check_residency(kernels, 15, 132));
+  const auto full = check_residency(kernels, 16, 132);
   EXPECT_FALSE(full);
   EXPECT_NE(full.message().find("a cluster of 8 blocks of gemm"), std::string::npos)
       << full.message();
