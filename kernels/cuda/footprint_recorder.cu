@@ -1,22 +1,8 @@
-#include <algorithm>
-#include <tuple>
-
 #include "kernels/cuda/footprint_recorder.h"
 #include "kernels/wait/op_cuda.h"
 
 namespace fastfd::kernels::cuda {
 namespace {
-
-thread_local FootprintRecorder* current_recorder = nullptr;
-
-bool same(const RecordedKernel& a, const RecordedKernel& b) {
-  const auto key = [](const RecordedKernel& kernel) {
-    const KernelFootprint& footprint = kernel.footprint;
-    return std::make_tuple(kernel.name, footprint.num_threads, footprint.registers_per_thread,
-                           footprint.shared_bytes, footprint.cluster_size);
-  };
-  return key(a) == key(b);
-}
 
 std::string describe(const RecordedKernel& kernel) {
   const KernelFootprint& footprint = kernel.footprint;
@@ -29,17 +15,6 @@ std::string describe(const RecordedKernel& kernel) {
 }
 
 }  // namespace
-
-FootprintRecorder::FootprintRecorder() { current_recorder = this; }
-FootprintRecorder::~FootprintRecorder() { current_recorder = nullptr; }
-FootprintRecorder* FootprintRecorder::current() { return current_recorder; }
-
-void FootprintRecorder::add(RecordedKernel kernel) {
-  if (std::none_of(kernels_.begin(), kernels_.end(),
-                   [&](const RecordedKernel& other) { return same(kernel, other); })) {
-    kernels_.push_back(std::move(kernel));
-  }
-}
 
 Status check_residency(const std::vector<RecordedKernel>& kernels, std::uint32_t num_waiting,
                        std::uint32_t num_sms) {

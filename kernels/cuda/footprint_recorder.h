@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fastfd/core/status.h"
@@ -17,13 +18,14 @@ struct RecordedKernel {
   std::string name;
   KernelFootprint footprint;
   bool waits = false;  ///< the one that spins (launch_wait)
+  friend bool operator==(const RecordedKernel&, const RecordedKernel&) = default;
 };
 
 /// While it lives, every kernel that this thread launches is recorded. One at a time a thread.
 class FootprintRecorder {
  public:
-  FootprintRecorder();
-  ~FootprintRecorder();
+  FootprintRecorder() { current_ = this; }
+  ~FootprintRecorder() { current_ = nullptr; }
   FootprintRecorder(const FootprintRecorder&) = delete;
   FootprintRecorder& operator=(const FootprintRecorder&) = delete;
 
@@ -31,10 +33,19 @@ class FootprintRecorder {
   const std::vector<RecordedKernel>& kernels() const { return kernels_; }
 
   /// For the launch helper: nullptr if nobody records on this thread.
-  static FootprintRecorder* current();
-  void add(RecordedKernel kernel);
+  static FootprintRecorder* current() { return current_; }
+  void add(RecordedKernel kernel) {
+    for (const RecordedKernel& other : kernels_) {
+      if (other == kernel) {
+        return;
+      }
+    }
+    kernels_.push_back(std::move(kernel));
+  }
 
  private:
+  // In the header, so that programs with kernels of their own need no library for the helper.
+  inline static thread_local FootprintRecorder* current_ = nullptr;
   std::vector<RecordedKernel> kernels_;
 };
 

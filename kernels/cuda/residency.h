@@ -14,6 +14,7 @@ struct KernelFootprint {
   std::uint32_t registers_per_thread = 0;
   std::uint32_t shared_bytes = 0;  ///< static and dynamic
   std::uint32_t cluster_size = 1;  ///< CTAs that must be resident together
+  friend bool operator==(const KernelFootprint&, const KernelFootprint&) = default;
 };
 
 /// What one SM has.
