@@ -112,10 +112,13 @@ class LoadRun {
       co_await run_request(record, index);
       if (was_answered(record)) {
         answered_s_ = client_.now_s();
+      }
+      if (record.ok()) {
         backoff = kFirstBackoff;
         continue;
       }
-      // A dead server refuses at once: without a pause this loop would do nothing but connect.
+      // A server that is gone, restarting or full refuses at once: without a pause this loop would
+      // only count refusals.
       given_up_ = given_up_ || client_.now_s() - answered_s_ > arrivals_.give_up_after_s;
       if (may_begin(client_.now_s())) {
         timer.expires_after(backoff);

@@ -36,6 +36,7 @@ void add_options(CLI::App& command, LaunchArguments& arguments) {
                   "Control-plane address instead of coordinator.control")
       ->type_name("HOST:PORT");
   command.add_option("--log-level", arguments.log_level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->type_name("LEVEL");
   command
       .add_option("--drain-seconds", arguments.drain_s,
@@ -65,7 +66,8 @@ config::ClusterConfig with_overrides(config::ClusterConfig config,
   arguments.model.apply_to(config.model);
   // Values from the command line obey the rules of the file as well.
   const std::filesystem::path source = config.source;
-  config = config::parse_cluster_text(config::to_yaml(config), "effective configuration");
+  config = config::parse_cluster_text(config::to_yaml(config),
+                                      "the command line's values in what --print-config shows");
   config.source = source;
   return config;
 }

@@ -208,7 +208,8 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
           .threads = config_.ffn.threads,
           .max_lane_rows = shape.max_lane_rows,
           .num_attention_servers = config_.attention.servers,
-          .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0};
+          .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0,
+          .colocated_with = std::nullopt};
 }
 
 control_plane::PlacementSpec Blueprint::placement() const {

@@ -49,12 +49,12 @@ void check_port_free(const config::ClusterConfig& config, const config::HostPort
   if (bind_errno == EADDRINUSE) {
     throw LaunchError(
         fmt::format("{}: port {} is taken by another process; stop that process (`ss -ltnp` names "
-                    "it) or choose another port for {}{}",
-                    address.to_string(), address.port, key, file_hint(config)));
+                    "it) or choose another port for {}{}, or with {}",
+                    address.to_string(), address.port, key, file_hint(config), option));
   }
-  throw LaunchError(fmt::format("{}: can't listen: {}; change {}{}", address.to_string(),
-                                std::generic_category().message(bind_errno), key,
-                                file_hint(config)));
+  throw LaunchError(fmt::format("{}: can't listen: {}; change {}{}, or say {}", address.to_string(),
+                                std::generic_category().message(bind_errno), key, file_hint(config),
+                                option));
 }
 
 }  // namespace

@@ -290,6 +290,12 @@ Tokenizer load_named(std::string_view tokenizer_json, std::string_view config_js
 
 Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    throw TextError(
+        path.string() +
+        " is missing; take it from the checkpoint (a folder that has only shapes runs in "
+        "`fastfd bench offline`)");
+  }
   const auto config_path = folder / "tokenizer_config.json";
   const std::string config =
       std::filesystem::exists(config_path) ? text::read_text_file(config_path) : std::string();
