@@ -19,12 +19,7 @@ int main(int argc, char** argv) {
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      if (app.exit(error) == 0) {
-        return 0;
-      }
-      fmt::print(stderr,
-                 "`fastfd --help` lists the commands, `fastfd COMMAND --help` its options\n");
-      return kUsageStatus;
+      return app.exit(error) == 0 ? 0 : kUsageStatus;
     }
     if (!action) {
       // Not CLI11's require_subcommand, which hides the misspelt word: "a subcommand is required".

@@ -84,7 +84,8 @@ class CliTest(unittest.TestCase):
         for bad in ("8000", "host:", ":80", "host:0", "host:70000", "host:8o"):
             self.assert_fails(["launch", QUICKSTART, "--print-config", "--http", bad], 1, "--http",
                               "HOST:PORT")
-        self.assert_fails(["launch", QUICKSTART, "--print-config", "--log-level", "loud"], 1, "loud")
+        self.assert_fails(["launch", QUICKSTART, "--print-config", "--log-level", "loud"], 2,
+                          "--log-level: loud")
 
     def test_serve_chooses_a_topology(self):
         done = fastfd("serve", "models/atlas-moe", "--print-config")
