@@ -158,7 +158,8 @@ Status launch_wait(const WaitParams& params, device::CudaStream stream) {
     return {StatusCode::kInvalidArgument, "wait: " + std::to_string(params.num_peers) +
                                               " peers on lane " + std::to_string(params.hop.lane)};
   }
-  return launch(wait_kernel, {.grid = 1, .block = kWaitThreads, .overlaps_predecessor = true, .waits = true},
+  return launch(wait_kernel,
+                {.grid = 1, .block = kWaitThreads, .overlaps_predecessor = true, .waits = true},
                 stream, "wait", params);
 }
 

@@ -18,9 +18,8 @@ namespace {
 void print_table(const config::ClusterConfig& config, const OfflineBenchOptions& options,
                  const OfflineRun& run) {
   fmt::print("{} attention x {} FFN servers{}, {:.1f} lanes, batch {}, prompt {}, output {}\n",
-             config.attention.servers, config.ffn.servers,
-             options.colocated ? ", co-located" : "", run.num_lanes, options.batch,
-             options.prompt_len, options.output_len);
+             config.attention.servers, config.ffn.servers, options.colocated ? ", co-located" : "",
+             run.num_lanes, options.batch, options.prompt_len, options.output_len);
   fmt::print("  output tokens/s        {:10.1f}\n", run.tokens_per_s);
   fmt::print("  seconds                {:10.3f}\n", run.seconds);
   fmt::print("steady decode\n");
