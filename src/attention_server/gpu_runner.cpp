@@ -109,6 +109,7 @@ GpuLaneShape GpuRunner::lane_shape(const AttentionServerOptions& options,
           .max_page_updates = std::size_t{options.num_slots} * pages_per_slot(options),
           .num_servers = options.num_ffn_servers,
           .num_layers = spec.num_layers,
+          .priority = {},  // of each lane its own
           .ring_size = kRingSize};
 }
 
@@ -185,119 +186,6 @@ cuda::PagedKv GpuRunner::kv_of(std::uint32_t layer) const {
           .head_dim = spec_.head_dim,
           .page_tables = page_tables_.as<PageId>(),
           .pages_per_slot = pages_per_slot_};
-}
-
-Status GpuRunner::set_counts(GpuLane& lane, SlotId id, const Slot& slot) {
-  if (history_used_) {
-    if (auto status = history_done_.synchronize(); !status) {
-      return status;
-    }
-  }
-  history_used_ = true;
-  auto* history = history_.as<cuda::TokenHistory>();
-  auto* tokens = reinterpret_cast<TokenId*>(history + 1);
-  std::uint32_t num_tokens = 0;
-  for (const auto& [token, count] : slot.counts) {
-    std::fill_n(tokens + num_tokens, count, token);
-    num_tokens += count;
-  }
-  *history = {
-      .counts_row = static_cast<std::int32_t>(id), .first_token = 0, .num_tokens = num_tokens};
-  auto status =
-      copy_async(history_on_device_.data(), history_.data(), history_.num_bytes(), lane.stream());
-  if (status) {
-    const auto* on_device = history_on_device_.as<cuda::TokenHistory>();
-    status =
-        cuda::launch_set_token_counts({.num_histories = 1,
-                                       .vocab_size = spec_.vocab_size,
-                                       .histories = on_device,
-                                       .tokens = reinterpret_cast<const TokenId*>(on_device + 1),
-                                       .token_counts = token_counts_.as<std::uint32_t>()},
-                                      lane.stream());
-  }
-  return status ? history_done_.record(lane.stream()) : status;
-}
-
-Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state) {
-  const SamplingParams& params = slot.sampling;
-  if (params.logit_bias.size() > kMaxLogitBiases || params.stop_token_ids.size() > kMaxStopTokens) {
-    return {StatusCode::kInternal,
-            fmt::format("slot {} has {} logit biases and {} stop tokens; a server takes {} and {}",
-                        id, params.logit_bias.size(), params.stop_token_ids.size(), kMaxLogitBiases,
-                        kMaxStopTokens)};
-  }
-  state.sampling = {.temperature = params.temperature,
-                    .top_p = params.top_p,
-                    .min_p = params.min_p,
-                    .top_k = params.top_k,
-                    .presence_penalty = params.presence_penalty,
-                    .frequency_penalty = params.frequency_penalty,
-                    .seed = params.seed,
-                    .min_tokens = params.min_tokens,
-                    .num_logprobs = params.num_logprobs,
-                    .counts_row = params.has_penalties() ? static_cast<std::int32_t>(id) : -1,
-                    .first_bias = id * kMaxLogitBiases,
-                    .num_biases = static_cast<std::uint32_t>(params.logit_bias.size()),
-                    .first_stop_token = id * kMaxStopTokens,
-                    .num_stop_tokens = static_cast<std::uint32_t>(params.stop_token_ids.size())};
-  for (std::size_t i = 0; i < params.logit_bias.size(); ++i) {
-    state.logit_biases[i] = {params.logit_bias[i].first, params.logit_bias[i].second};
-  }
-  std::copy(params.stop_token_ids.begin(), params.stop_token_ids.end(), state.stop_tokens);
-  auto status = copy_async(slot_sampling_.as<cuda::SlotSampling>() + id, &state.sampling,
-                           sizeof(state.sampling), lane.stream());
-  if (status && state.sampling.num_biases > 0) {
-    status = copy_async(logit_biases_.as<cuda::LogitBias>() + state.sampling.first_bias,
-                        state.logit_biases, state.sampling.num_biases * sizeof(cuda::LogitBias),
-                        lane.stream());
-  }
-  if (status && state.sampling.num_stop_tokens > 0) {
-    status =
-        copy_async(stop_tokens_.as<TokenId>() + state.sampling.first_stop_token, state.stop_tokens,
-                   state.sampling.num_stop_tokens * sizeof(TokenId), lane.stream());
-  }
-  return status && params.has_penalties() ? set_counts(lane, id, slot) : status;
-}
-
-Status GpuRunner::copy_page(GpuLane& lane, const PageCopy& copy) {
-  const std::size_t page_bytes = pool_bytes_ / options_.num_pages;
-  Status status;
-  for (std::uint32_t half = 0; status && half < 2 * spec_.num_layers; ++half) {
-    std::byte* pool = kv_.data() + half * pool_bytes_;
-    status = copy_async(pool + copy.target * page_bytes, pool + copy.source * page_bytes,
-                        page_bytes, lane.stream());
-  }
-  return status;
-}
-
-Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
-                             const SequenceTable& sequences) {
-  GpuLaneStaging& staging = lane.staging();
-  Status status;
-  // Entries of one slot follow each other: one copy a run.
-  const auto& updates = batch.page_updates;
-  check(updates.size() <= std::size_t{options_.num_slots} * pages_per_slot_,
-        "more page-table entries than there are");
-  for (std::size_t first = 0; status && first < updates.size();) {
-    std::size_t last = first;
-    for (; last < updates.size() && updates[last].slot == updates[first].slot &&
-           updates[last].index == updates[first].index + (last - first);
-         ++last) {
-      staging.pages[last] = updates[last].page;
-    }
-    PageId* to = page_tables_.as<PageId>() + std::size_t{updates[first].slot} * pages_per_slot_ +
-                 updates[first].index;
-    status = copy_async(to, staging.pages + first, (last - first) * sizeof(PageId), lane.stream());
-    first = last;
-  }
-  for (std::size_t i = 0; status && i < batch.opened.size(); ++i) {
-    const SlotId id = batch.opened[i];
-    status = open_slot(lane, id, sequences.slot(id), staging.opened[i]);
-  }
-  for (std::size_t i = 0; status && i < batch.copies.size(); ++i) {
-    status = copy_page(lane, batch.copies[i]);
-  }
-  return status;
 }
 
 Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket,
