@@ -1,25 +1,18 @@
 #pragma once
 
 /// Which kernels a server launches, and what each takes of an SM: collected while a step is
-/// captured at start-up, so that no list of kernels can be out of date.
+/// captured at start-up, so that no list of kernels can be out of date. Header-only: programs with
+/// kernels of their own need no library for the launch helper.
 
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "fastfd/core/status.h"
-#include "kernels/cuda/residency.h"
+#include "fastfd/device/sm_partition.h"
 
 namespace fastfd::kernels::cuda {
-
-struct RecordedKernel {
-  std::string name;
-  KernelFootprint footprint;
-  bool waits = false;  ///< the one that spins (launch_wait)
-  friend bool operator==(const RecordedKernel&, const RecordedKernel&) = default;
-};
 
 /// While it lives, every kernel that this thread launches is recorded. One at a time a thread.
 class FootprintRecorder {
@@ -29,30 +22,33 @@ class FootprintRecorder {
   FootprintRecorder(const FootprintRecorder&) = delete;
   FootprintRecorder& operator=(const FootprintRecorder&) = delete;
 
-  /// Each different footprint once, in the order of their first launches.
-  const std::vector<RecordedKernel>& kernels() const { return kernels_; }
+  /// Each different footprint once: kernels that spin, and the others.
+  const std::vector<device::CtaFootprint>& waiting() const { return waiting_; }
+  const std::vector<device::CtaFootprint>& working() const { return working_; }
+
+  /// device::check_residency of what was recorded, with `num_waiting` blocks that may wait at once.
+  Status check_residency(const device::SmLimits& sm, std::uint32_t num_sms,
+                         std::uint32_t num_waiting) const {
+    std::vector<device::WaitingCtas> waiting;
+    for (const device::CtaFootprint& footprint : waiting_) {
+      waiting.push_back({footprint, num_waiting});
+    }
+    return device::check_residency(sm, num_sms, waiting, working_);
+  }
 
   /// For the launch helper: nullptr if nobody records on this thread.
   static FootprintRecorder* current() { return current_; }
-  void add(RecordedKernel kernel) {
-    for (const RecordedKernel& other : kernels_) {
-      if (other == kernel) {
-        return;
-      }
+  void add(device::CtaFootprint footprint, bool waits) {
+    auto& kernels = waits ? waiting_ : working_;
+    if (std::find(kernels.begin(), kernels.end(), footprint) == kernels.end()) {
+      kernels.push_back(std::move(footprint));
     }
-    kernels_.push_back(std::move(kernel));
   }
 
  private:
-  // In the header, so that programs with kernels of their own need no library for the helper.
   inline static thread_local FootprintRecorder* current_ = nullptr;
-  std::vector<RecordedKernel> kernels_;
+  std::vector<device::CtaFootprint> waiting_;
+  std::vector<device::CtaFootprint> working_;
 };
-
-/// OK if `num_waiting` blocks of the waiting kernel, wherever they lie on the `num_sms` SMs, leave
-/// room for a block or cluster of each working one (PROTOCOL 5). Else kResourceExhausted with the
-/// arithmetic. Needs a device.
-Status check_residency(const std::vector<RecordedKernel>& kernels, std::uint32_t num_waiting,
-                       std::uint32_t num_sms);
 
 }  // namespace fastfd::kernels::cuda

@@ -45,14 +45,12 @@ inline Status record_launch(const void* kernel, const LaunchShape& shape, const 
   cudaFuncAttributes attributes{};
   Status status = check_cuda(cudaFuncGetAttributes(&attributes, kernel), name);
   if (status) {
-    recorder->add(
-        {.name = name,
-         .footprint = {.num_threads = shape.block.x * shape.block.y * shape.block.z,
-                       .registers_per_thread = static_cast<std::uint32_t>(attributes.numRegs),
-                       .shared_bytes = static_cast<std::uint32_t>(attributes.sharedSizeBytes +
-                                                                  shape.shared_bytes),
-                       .cluster_size = shape.cluster_blocks},
-         .waits = shape.waits});
+    recorder->add({.kernel = name,
+                   .num_threads = shape.block.x * shape.block.y * shape.block.z,
+                   .registers_per_thread = static_cast<std::uint32_t>(attributes.numRegs),
+                   .shared_bytes = attributes.sharedSizeBytes + shape.shared_bytes,
+                   .cluster_size = shape.cluster_blocks},
+                  shape.waits);
   }
   return status;
 }

@@ -167,34 +167,4 @@ Status launch_stamp(std::uint64_t* now_ns, device::CudaStream stream) {
   return launch(stamp_kernel, {.grid = 1, .block = 1}, stream, "stamp", now_ns);
 }
 
-Result<KernelFootprint> wait_footprint() {
-  cudaFuncAttributes attributes{};
-  const Status status = check_cuda(
-      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(wait_kernel)), "wait");
-  if (!status) {
-    return status;
-  }
-  return KernelFootprint{.num_threads = kWaitThreads,
-                         .registers_per_thread = static_cast<std::uint32_t>(attributes.numRegs),
-                         .shared_bytes = static_cast<std::uint32_t>(attributes.sharedSizeBytes)};
-}
-
-Result<SmLimits> sm_limits() {
-  int device = 0;
-  cudaDeviceProp properties{};
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaGetDeviceProperties(&properties, device);
-  }
-  if (error != cudaSuccess) {
-    return check_cuda(error, "cudaGetDeviceProperties");
-  }
-  return SmLimits{
-      .num_threads = static_cast<std::uint32_t>(properties.maxThreadsPerMultiProcessor),
-      .num_registers = static_cast<std::uint32_t>(properties.regsPerMultiprocessor),
-      .shared_bytes = static_cast<std::uint32_t>(properties.sharedMemPerMultiprocessor),
-      .reserved_shared_bytes = static_cast<std::uint32_t>(properties.reservedSharedMemPerBlock),
-  };
-}
-
 }  // namespace fastfd::kernels::cuda

@@ -8,7 +8,6 @@
 
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda_stream.h"
-#include "kernels/cuda/residency.h"
 #include "kernels/layout/hop_times.h"
 #include "kernels/layout/lane_control.h"
 #include "kernels/layout/window.h"
@@ -47,11 +46,5 @@ Status launch_wait(const WaitParams& params, device::CudaStream stream);
 
 /// Writes the GPU's clock, in nanoseconds, to `now_ns` in device memory: a step's begin and end.
 Status launch_stamp(std::uint64_t* now_ns, device::CudaStream stream);
-
-/// What a waiting kernel takes of an SM, for leaves_room(). Needs a device; loads the kernel.
-Result<KernelFootprint> wait_footprint();
-
-/// Of the current device.
-Result<SmLimits> sm_limits();
 
 }  // namespace fastfd::kernels::cuda

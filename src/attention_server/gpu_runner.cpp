@@ -122,7 +122,8 @@ void GpuRunner::check_residency() {
     });
     require(graph.status(), "capturing a step");
   }
-  require(cuda::check_residency(recorder.kernels(), kMaxLanes * gpu_.num_servers(), gpu_.num_sms()),
+  require(recorder.check_residency(device::sm_limits(gpu_.device()), gpu_.num_sms(),
+                                   kMaxLanes * gpu_.num_servers()),
           "attention server");
 }
 

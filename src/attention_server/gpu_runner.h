@@ -114,7 +114,7 @@ class GpuRunner {
   device::DeviceBuffer page_tables_;  // PageId [num_slots, pages_per_slot_]
   device::DeviceBuffer last_tokens_;  // TokenId [num_slots]
   device::DeviceBuffer slot_sampling_;
-  device::DeviceBuffer logit_biases_;  // [num_slots, kMaxBiases]
+  device::DeviceBuffer logit_biases_;  // [num_slots, kMaxLogitBiases]
   device::DeviceBuffer stop_tokens_;   // [num_slots, kMaxStopTokens]
   device::DeviceBuffer token_counts_;  // uint32 [num_slots, vocab_size]
   device::DeviceBuffer rope_cos_, rope_sin_;

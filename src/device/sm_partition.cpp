@@ -118,7 +118,8 @@ Status check_residency(const SmLimits& sm, std::uint32_t num_sms,
     // An SM has no room for a working block from this many waiting ones on; the waiting blocks may
     // lie as badly as they can.
     const std::uint64_t to_block_one = count_beside(sm, largest, taken_by(sm, kernel)) + 1;
-    if (num_waiting >= to_block_one * num_sms) {
+    const std::uint64_t num_groups = num_sms / std::max(kernel.cluster_size, 1U);
+    if (num_waiting >= to_block_one * num_groups) {
       return {StatusCode::kInvalidArgument,
               fmt::format("{} blocks may wait at once, and {} on each of {} SMs leave no room for "
                           "a block of {} that they may wait for; use fewer lanes, or give the role "

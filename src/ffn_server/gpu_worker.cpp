@@ -121,8 +121,8 @@ void GpuFfnWorker::check_residency() {
     }
   }
   if (status) {
-    status =
-        cuda::check_residency(recorder.kernels(), kMaxLanes * gpu_.num_servers(), gpu_.num_sms());
+    status = recorder.check_residency(device::sm_limits(gpu_.device()), gpu_.num_sms(),
+                                      kMaxLanes * gpu_.num_servers());
   }
   if (!status) {
     throw device::DeviceError("FFN server: " + status.message());

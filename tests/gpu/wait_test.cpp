@@ -187,36 +187,17 @@ TEST_F(WaitTest, EndsAtOnceIfAnotherWaitGaveUp) {
   EXPECT_EQ(abort_.get().peer, 63U);  // who was first stays
 }
 
-TEST_F(WaitTest, LeavesRoomForTheKernelsItWaitsFor) {
-  const auto footprint = kernels::cuda::wait_footprint();
-  const auto limits = kernels::cuda::sm_limits();
-  ASSERT_TRUE(footprint) << footprint.status().to_string();
-  ASSERT_TRUE(limits) << limits.status().to_string();
-  EXPECT_EQ(footprint->num_threads, kMaxServers);
-  EXPECT_LE(footprint->registers_per_thread, 64U);
-  EXPECT_LE(footprint->shared_bytes, 256U);
-  // All lanes of a role wait on one SM, beside a CTA that takes half of one.
-  EXPECT_TRUE(leaves_room(*footprint, kMaxLanes, {512, 64, 100 * 1024, 1}, 1, *limits));
-  // A CTA that takes all of an SM finds one only if more SMs than waiters are there.
-  const kernels::cuda::KernelFootprint whole{384, 168, 227 * 1024, 1};
-  EXPECT_FALSE(leaves_room(*footprint, kMaxLanes, whole, kMaxLanes, *limits));
-  EXPECT_TRUE(leaves_room(*footprint, kMaxLanes, whole, kMaxLanes + 1, *limits));
-}
-
-TEST_F(WaitTest, IsRecordedAsTheOneThatWaits) {
+TEST_F(WaitTest, IsRecordedAsTheOneThatWaitsAndIsSmall) {
   timeout_ns_.put(1'000'000);
-  kernels::cuda::FootprintRecorder recorder;
+  const kernels::cuda::FootprintRecorder recorder;
   run(params());
   run(params());
-  ASSERT_EQ(recorder.kernels().size(), 1U);
-  EXPECT_TRUE(recorder.kernels()[0].waits);
-  auto kernels = recorder.kernels();
-  kernels.push_back({"gemm", {384, 168, 227 * 1024, 8}});  // bears nobody beside it
-  EXPECT_TRUE(check_residency(kernels, 15, 132));
-  const auto full = check_residency(kernels, 16, 132);
-  EXPECT_FALSE(full);
-  EXPECT_NE(full.message().find("a cluster of 8 blocks of gemm"), std::string::npos)
-      << full.message();
+  ASSERT_EQ(recorder.waiting().size(), 1U);
+  EXPECT_TRUE(recorder.working().empty());
+  const device::CtaFootprint& wait = recorder.waiting()[0];
+  EXPECT_EQ(wait.num_threads, kMaxServers);
+  EXPECT_LE(wait.registers_per_thread, 64U);
+  EXPECT_LE(wait.shared_bytes, 512U);
 }
 
 /// These write while a kernel runs: not under a tool that serialises.

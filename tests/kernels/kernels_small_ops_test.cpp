@@ -3,7 +3,6 @@
 #include <bit>
 #include <limits>
 
-#include "kernels/cuda/residency.h"
 #include "kernels/embedding/op.h"
 #include "kernels/layout/hop_times.h"
 #include "kernels/norm/op.h"
@@ -278,25 +277,6 @@ TEST(WorkClock, StandsStillOnlyWhileEveryLaneWaits) {
   EXPECT_EQ(clock.waiting_ns(), 10U);
   clock.add(lane0, {1000, 1050});  // nothing was planned in between
   EXPECT_EQ(clock.busy_ns() + clock.waiting_ns(), 100U);
-}
-
-TEST(LeavesRoom, CountsWhatAnSmBearsAndTheGroupsOfAPartition) {
-  const cuda::SmLimits hopper{2048, 65536, 233472, 1024};
-  const cuda::KernelFootprint wait{64, 40, 280, 1};
-  const cuda::KernelFootprint whole{384, 168, 227 * 1024, 1};
-  EXPECT_EQ(waiting_beside(wait, whole, hopper), 0);
-  EXPECT_TRUE(leaves_room(wait, 4, whole, 5, hopper));
-  EXPECT_FALSE(leaves_room(wait, 4, whole, 4, hopper));
-  cuda::KernelFootprint cluster = whole;
-  cluster.cluster_size = 8;
-  EXPECT_TRUE(leaves_room(wait, 15, cluster, 132, hopper));
-  EXPECT_FALSE(leaves_room(wait, 16, cluster, 132, hopper));  // one in each of 16 groups
-  // Half an SM of registers: (65536 - 8 * 4096) / (2 * 1280) waits fit beside it.
-  const cuda::KernelFootprint half{256, 128, 100 * 1024, 8};
-  EXPECT_EQ(waiting_beside(wait, half, hopper), 12);
-  EXPECT_TRUE(leaves_room(wait, 20, half, 132, hopper));
-  EXPECT_FALSE(leaves_room(wait, 13, half, 15, hopper));
-  EXPECT_FALSE(leaves_room(wait, 1, {1024, 128, 0, 1}, 132, hopper));  // fits nowhere
 }
 
 TEST(HopProgress, SurvivesItsWord) {

@@ -106,6 +106,16 @@ TEST(Residency, CountsBlocksOfAnSm) {
   EXPECT_EQ(ctas_per_sm(kSm, {"blocks", 32, 32, 0}), 16U) << "on the safe side: really 32";
 }
 
+TEST(Residency, AClusterNeedsAGroupOfNeighboursWithRoom) {
+  const std::vector<CtaFootprint> working{{"gemm", 384, 168, 227 * 1024, 8}};  // bears nobody
+  const auto with = [&](std::uint32_t num_waiting) {
+    return check_residency(kSm, 132, std::vector<WaitingCtas>{{{"wait", 64, 40, 280}, num_waiting}},
+                           working);
+  };
+  EXPECT_TRUE(with(15));
+  EXPECT_FALSE(with(16));  // one in each of 16 groups
+}
+
 TEST(Residency, OneWaitingBlockALaneLeavesRoom) {
   const std::vector<WaitingCtas> waiting{{{"wait", 32, 32, 0}, 8}};
   const std::vector<CtaFootprint> working{{"gemm", 384, 168, 227 * 1024}};

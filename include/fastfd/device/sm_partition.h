@@ -76,7 +76,9 @@ struct CtaFootprint {
   std::string kernel;
   std::uint32_t num_threads = 0;
   std::uint32_t registers_per_thread = 0;
-  std::size_t shared_bytes = 0;  ///< static and dynamic
+  std::size_t shared_bytes = 0;    ///< static and dynamic
+  std::uint32_t cluster_size = 1;  ///< thread blocks that must run at once, on neighbouring SMs
+  friend bool operator==(const CtaFootprint&, const CtaFootprint&) = default;
 };
 
 struct WaitingCtas {
@@ -90,7 +92,8 @@ std::uint32_t ctas_per_sm(const SmLimits& sm, const CtaFootprint& footprint);
 /// OK if, wherever the waiting blocks lie on the `num_sms` SMs, some SM has room for a block of
 /// each of the working kernels: then what they wait for is produced (PROTOCOL 5). Else
 /// kInvalidArgument with the arithmetic. Several waiting kernels count as the largest of them.
-/// Holds for kernels without clusters; waiting kernels prefer the largest shared-memory carveout,
+/// A cluster is kept out if every group of neighbouring SMs has one without room. Waiting kernels
+/// prefer the largest shared-memory carveout,
 /// because an SM does not change it under a resident block.
 Status check_residency(const SmLimits& sm, std::uint32_t num_sms,
                        std::span<const WaitingCtas> waiting, std::span<const CtaFootprint> working);
