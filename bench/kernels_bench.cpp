@@ -13,6 +13,7 @@
 
 #include "kernels/attention/op.h"
 #include "kernels/expert_ffn/op.h"
+#include "kernels/gated_delta_net/op.h"
 #include "kernels/gemm/op.h"
 #include "kernels/sampling/op.h"
 #include "kernels_limits.h"
@@ -167,6 +168,60 @@ void register_attention(device::Isa isa) {
   bench->Args({1, 256, 2048, 16, 128});
 }
 
+/// `batch` sequences with `rows` new tokens each, from the fused projection to the gated norm, in
+/// the dimensions of Qwen3.5-35B-A3B's layers. Bytes: the recurrent states, read and written.
+void gated_delta_net(benchmark::State& state, device::Isa isa) {
+  const std::int64_t batch = state.range(0);
+  const std::int64_t rows = state.range(1);
+  const kernels::GatedDeltaNetShape shape{
+      .num_k_heads = 16, .num_v_heads = 32, .k_head_dim = 128, .v_head_dim = 128};
+  const auto source = random_floats(static_cast<std::size_t>(batch * rows * shape.row_dim()));
+  auto projected = source;
+  const auto conv_weight =
+      random_floats(static_cast<std::size_t>(shape.conv_kernel * shape.conv_dim()), 0.5F);
+  const auto vectors = random_floats(128);
+  device::HostBuffer conv_states(static_cast<std::size_t>(batch * shape.conv_state_floats()) *
+                                 sizeof(float));
+  device::HostBuffer recurrent_states(
+      static_cast<std::size_t>(batch * shape.recurrent_state_floats()) * sizeof(float));
+  std::vector<float> out(static_cast<std::size_t>(batch * rows * shape.value_dim()));
+  std::vector<kernels::GatedDeltaNetSpan> spans;
+  for (std::int64_t i = 0; i < batch; ++i) {
+    spans.push_back(
+        {.first_row = i * rows,
+         .num_rows = rows,
+         .conv_state = conv_states.as<float>() + i * shape.conv_state_floats(),
+         .recurrent_state = recurrent_states.as<float>() + i * shape.recurrent_state_floats()});
+  }
+  const kernels::GatedDeltaNetParams params{.shape = shape,
+                                            .projected = projected.data(),
+                                            .conv_weight = conv_weight.data(),
+                                            .a_log = vectors.data(),
+                                            .dt_bias = vectors.data(),
+                                            .norm_weight = vectors.data(),
+                                            .spans = spans,
+                                            .out = out.data()};
+  const device::CpuStream stream{.workers = nullptr, .isa = isa};
+  for (auto _ : state) {
+    std::copy(source.begin(), source.end(), projected.begin());
+    const Status status = kernels::launch_gated_delta_net(params, stream);
+    benchmark::DoNotOptimize(status.is_ok());
+    benchmark::ClobberMemory();
+  }
+  const auto num_rows = static_cast<double>(batch * rows);
+  const auto state_floats = static_cast<double>(shape.recurrent_state_floats());
+  report(state, isa, Precision::kFloat32, 7.0 * num_rows * state_floats,
+         8.0 * static_cast<double>(batch) * state_floats);
+}
+
+void register_gated_delta_net(device::Isa isa) {
+  const std::string name = std::string("gated_delta_net/") + device::to_string(isa);
+  auto* bench = benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { gated_delta_net(state, isa); });
+  bench->ArgNames({"batch", "rows"});
+  bench->Args({1, 1})->Args({32, 1})->Args({1, 64})->Args({1, 256});
+}
+
 /// Every token takes `top_k` experts of `num_experts`, spread evenly.
 void expert_ffn(benchmark::State& state, device::Isa isa, Precision precision) {
   const std::int64_t num_tokens = state.range(0);
@@ -278,6 +333,7 @@ void register_all() {
     register_gemm(isa);
     register_expert_ffn(isa);
     register_attention(isa);
+    register_gated_delta_net(isa);
   }
   register_sampling();
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/attention/attention_simd.h"
 #include "kernels/expert_ffn/expert_simd.h"
+#include "kernels/gated_delta_net/delta_simd.h"
 #include "kernels/gemm/gemm_simd.h"
 #include "kernels/norm/norm_simd.h"
 #include "kernels/sampling/sampling_simd.h"
@@ -23,8 +24,9 @@ constexpr simd::KernelTable make_table(const char* name) {
 #endif
     .to_bf16 = to_bf16, .round_bf16 = round_bf16, .from_bf16 = from_bf16, .swiglu = swiglu,
     .axpy = axpy, .rms_norm = rms_norm, .add_partials = add_partials, .rotate = rotate,
-    .attention = attention, .max_element = max_element, .find_at_least = find_at_least,
-    .exp_sum = exp_sum
+    .attention = attention, .conv_silu = conv_silu, .l2_normalize = l2_normalize,
+    .silu_gate = silu_gate, .delta_rule = delta_rule, .max_element = max_element,
+    .find_at_least = find_at_least, .exp_sum = exp_sum
   };
 }
 

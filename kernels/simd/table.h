@@ -54,6 +54,24 @@ constexpr std::int64_t attention_scratch_floats(std::int64_t head_dim) {
          2 * kAttentionTokens * padded_head_dim(head_dim);
 }
 
+/// Tokens of one sequence through kDeltaColumns columns of one head's recurrent state, which no
+/// other column depends on.
+struct DeltaTile {
+  float* state = nullptr;  ///< [k_dim, kDeltaColumns]
+  std::int64_t k_dim = 0;
+  std::int64_t num_rows = 0;     ///< at least 1
+  std::int64_t num_columns = 0;  ///< 1 .. kDeltaColumns; those beyond hold zeros
+  std::int64_t row_stride = 0;   ///< of q, k and v
+  const float* q = nullptr;      ///< [num_rows] x [k_dim]
+  const float* k = nullptr;      ///< [num_rows] x [k_dim]
+  const float* v = nullptr;      ///< [num_rows] x [num_columns]
+  const float* decay = nullptr;  ///< [num_rows]
+  const float* beta = nullptr;   ///< [num_rows]
+  float* out = nullptr;          ///< [num_rows] x [num_columns]
+  std::int64_t out_stride = 0;
+};
+inline constexpr std::int64_t kDeltaColumns = 32;
+
 struct KernelTable {
   const char* name;
 
@@ -80,6 +98,16 @@ struct KernelTable {
   void (*rotate)(float* x, const float* cos, const float* sin, std::int64_t half);
 
   void (*attention)(const AttentionBlock&);
+
+  /// y = silu(sum over taps of taps[tap] * weight[tap * weight_stride]), element by element; y may
+  /// be one of the taps.
+  void (*conv_silu)(const float* const* taps, std::int64_t num_taps, const float* weight,
+                    std::int64_t weight_stride, float* y, std::int64_t num);
+  /// x *= scale / sqrt(sum(x^2) + eps)
+  void (*l2_normalize)(float* x, std::int64_t num, float eps, float scale);
+  /// y *= silu(gate)
+  void (*silu_gate)(const float* gate, float* y, std::int64_t num);
+  void (*delta_rule)(const DeltaTile&);
 
   /// The largest element, and whether any is NaN. `num` at least 1.
   float (*max_element)(const float* x, std::int64_t num, bool* has_nan);
