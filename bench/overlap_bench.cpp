@@ -20,7 +20,6 @@ namespace {
 struct Contender {
   std::string name;
   std::uint32_t lanes = 1;
-  bool colocated = false;
   std::unique_ptr<cluster::Blueprint> blueprint;
   std::unique_ptr<cluster::LocalCluster> cluster;
   std::vector<cluster::OfflineRun> runs;
@@ -64,21 +63,18 @@ void run_case(const cluster::OfflineBenchOptions& options, const Transport& tran
     Contender& contender = contenders.emplace_back();
     contender.name = name;
     contender.lanes = lanes;
-    contender.colocated = colocated;
-    contender.blueprint =
-        std::make_unique<cluster::Blueprint>(make_config(lanes, transport, options.batch));
+    auto config = make_config(lanes, transport, options.batch);
+    contender.blueprint = std::make_unique<cluster::Blueprint>(
+        colocated ? config::as_colocated(std::move(config)) : std::move(config));
     contender.cluster = std::make_unique<cluster::LocalCluster>(
-        *contender.blueprint, cluster::load_cluster_weights(*contender.blueprint),
-        cluster::LocalClusterOptions{.colocated = colocated, .grpc = false});
+        *contender.blueprint, cluster::load_cluster_weights(*contender.blueprint));
     if (!contender.cluster->wait_ready(std::chrono::seconds(30))) {
       throw std::runtime_error("cluster did not start");
     }
   }
   for (std::uint32_t round = 0; round <= repeat; ++round) {
     for (auto& contender : contenders) {
-      auto run_options = options;
-      run_options.colocated = contender.colocated;
-      auto run = cluster::run_offline(*contender.cluster, *contender.blueprint, run_options, round);
+      auto run = cluster::run_offline(*contender.cluster, *contender.blueprint, options, round);
       if (round > 0) {  // the first warms caches and the page pool
         contender.runs.push_back(run);
       }
@@ -102,7 +98,7 @@ void run_case(const cluster::OfflineBenchOptions& options, const Transport& tran
     };
     const double tokens = median_of(contender.runs, speed);
     const double predicted = median_of(contender.runs, [&](const auto& run) {
-      return run.predicted_layer_us(hops_us, contender.colocated);
+      return run.predicted_layer_us(hops_us, contender.blueprint->config().is_colocated());
     });
     fmt::print(
         "{:22} {:9.0f} {:7.2f} {:7.2f} {:6.1f}% {:6.1f}% {:7.1f} {:7.1f} {:9.1f} {:9.1f} "

@@ -134,6 +134,7 @@ void add_serve(CLI::App& bench, Action& action) {
 struct OfflineArguments {
   std::string file;
   ModelArguments model;
+  bool colocated = false;
   cluster::OfflineBenchOptions options;
 };
 
@@ -156,13 +157,16 @@ void add_offline(CLI::App& bench, Action& action) {
       ->check(whole_number(1, 10'000))
       ->capture_default_str();
   add_model_options(*command, arguments->model);
-  command->add_flag("--colocated", options.colocated,
-                    "Both halves on each rank, on one thread or one GPU: the baseline");
+  command->add_flag("--colocated", arguments->colocated,
+                    "As with `topology: colocated` in the file: the baseline");
   command->add_flag("--json", options.json, "Print JSON instead of the table");
   command->callback([&action, arguments] {
     action = [arguments] {
       auto config = config::load_cluster_file(arguments->file);
       arguments->model.apply_to(config.model);
+      if (arguments->colocated) {
+        config = config::as_colocated(std::move(config));
+      }
       init_logging("bench", config.log_level == "info" ? "warn" : config.log_level);
       return cluster::run_offline_bench(config, arguments->options);
     };

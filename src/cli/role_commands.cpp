@@ -39,6 +39,43 @@ void check_rank(ServerRank rank, std::uint32_t num_servers, const char* key) {
   }
 }
 
+/// A rank's halves are one process in a co-located cluster, and two in any other.
+void check_topology(const config::ClusterConfig& config, bool is_colocated_role) {
+  if (config.is_colocated() != is_colocated_role) {
+    throw config::ConfigError(
+        config.source.string() + ": topology is " + config::to_string(config.topology) +
+        "; its server commands are " +
+        (config.is_colocated() ? "colocated-server" : "attention-server and ffn-server"));
+  }
+}
+
+struct ServerCommand {
+  const char* name;
+  const char* description;
+  const char* log_name;
+  bool is_colocated;
+  const char* servers_key;
+  std::uint32_t (*num_servers)(const config::ClusterConfig& config);
+  int (*run)(const config::ClusterConfig& config, ServerRank rank);
+};
+
+void add_server(CLI::App& app, Action& action, const std::shared_ptr<RoleArguments>& arguments,
+                const ServerCommand& server) {
+  CLI::App* command = add_role(app, server.name, server.description, *arguments);
+  command->add_option("--rank", arguments->rank, "Which one, from 0")
+      ->required()
+      ->check(whole_number(0, kMaxServers - 1));
+  command->callback([&action, arguments, server] {
+    action = [arguments, server] {
+      const auto config =
+          load(*arguments, server.log_name + (" " + std::to_string(arguments->rank)));
+      check_topology(config, server.is_colocated);
+      check_rank(arguments->rank, server.num_servers(config), server.servers_key);
+      return server.run(config, arguments->rank);
+    };
+  });
+}
+
 }  // namespace
 
 void add_role_commands(CLI::App& app, Action& action) {
@@ -48,30 +85,18 @@ void add_role_commands(CLI::App& app, Action& action) {
         action = [arguments] { return cluster::run_coordinator(load(*arguments, "coordinator")); };
       });
 
-  CLI::App* attention =
-      add_role(app, "attention-server", "Run one attention server (launch does this)", *arguments);
-  attention->add_option("--rank", arguments->rank, "Which one, from 0")
-      ->required()
-      ->check(whole_number(0, kMaxServers - 1));
-  attention->callback([&action, arguments] {
-    action = [arguments] {
-      const auto config = load(*arguments, "attention " + std::to_string(arguments->rank));
-      check_rank(arguments->rank, config.attention.servers, "attention.servers");
-      return cluster::run_attention_server(config, arguments->rank);
-    };
-  });
-
-  CLI::App* ffn = add_role(app, "ffn-server", "Run one FFN server (launch does this)", *arguments);
-  ffn->add_option("--rank", arguments->rank, "Which one, from 0")
-      ->required()
-      ->check(whole_number(0, kMaxServers - 1));
-  ffn->callback([&action, arguments] {
-    action = [arguments] {
-      const auto config = load(*arguments, "ffn " + std::to_string(arguments->rank));
-      check_rank(arguments->rank, config.ffn.servers, "ffn.servers");
-      return cluster::run_ffn_server(config, arguments->rank);
-    };
-  });
+  add_server(app, action, arguments,
+             {"attention-server", "Run one attention server (launch does this)", "attention", false,
+              "attention.servers", [](const auto& config) { return config.attention.servers; },
+              cluster::run_attention_server});
+  add_server(app, action, arguments,
+             {"ffn-server", "Run one FFN server (launch does this)", "ffn", false, "ffn.servers",
+              [](const auto& config) { return config.ffn.servers; }, cluster::run_ffn_server});
+  add_server(
+      app, action, arguments,
+      {"colocated-server", "Run one rank of a co-located cluster (launch does this)", "server",
+       true, "attention.servers", [](const auto& config) { return config.attention.servers; },
+       cluster::run_colocated_server});
 }
 
 }  // namespace fastfd::cli

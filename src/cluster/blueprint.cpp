@@ -157,6 +157,7 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .overlapped = scheduler.loop == config::SchedulerLoop::kOverlapped,
           .prefix_cache = config_.attention.kv_cache.prefix_cache,
           .use_graphs = uses_graphs(),
+          .uniform_buckets = config_.is_colocated(),
           .placement_version = placement().version,
           .num_layers = spec_.num_layers};
 }
@@ -209,7 +210,7 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
           .max_lane_rows = shape.max_lane_rows,
           .num_attention_servers = config_.attention.servers,
           .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0,
-          .colocated_with = std::nullopt};
+          .colocated_with = config_.is_colocated() ? std::optional(rank) : std::nullopt};
 }
 
 control_plane::PlacementSpec Blueprint::placement() const {

@@ -53,7 +53,8 @@ class ColocatedFfn::Port final : public transport::AttentionPort {
     const std::lock_guard lock(ffn_.mutex_);
     ffn_.aborted_ = false;
     ffn_.abort_.store(false);
-    ffn_.plans_.clear();
+    // The coordinator may have published the epoch's first plan already.
+    ffn_.epoch_ = epoch;
     ffn_.worker_.begin_epoch(epoch, ffn_port_.get(), &ffn_.abort_);
   }
 
@@ -95,7 +96,9 @@ bool ColocatedFfn::run_some(bool block) {
       return false;
     }
     for (const FfnStepPlan& plan : plans_) {
-      worker_.add_plan(plan);
+      if (plan.epoch == epoch_) {
+        worker_.add_plan(plan);
+      }
     }
     plans_.clear();
   }

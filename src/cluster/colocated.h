@@ -41,12 +41,13 @@ class ColocatedFfn {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool aborted_ = false;
+  Epoch epoch_ = 0;
   std::deque<FfnStepPlan> plans_;
   std::atomic<bool> abort_{false};
   std::atomic<std::uint64_t> compute_ns_{0};
 };
 
-/// Takes the FFN plans of a co-located server, whose attention server does everything else.
+/// Takes the FFN plans of a co-located rank whose attention half does everything else.
 class ColocatedMember final : public control_plane::ServerHandler {
  public:
   using PlanSink = std::function<void(FfnStepPlan)>;

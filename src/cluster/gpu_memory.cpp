@@ -31,33 +31,13 @@ device::DeviceMemory read_memory(const device::CudaDevice& device, std::uint64_t
   return *memory;
 }
 
-}  // namespace
-
-GpuMemory::GpuMemory(const device::CudaDevice& device, std::uint64_t loaded_bytes)
-    : device_(device), memory_(read_memory(device, loaded_bytes)) {}
-
-device::MemoryBudget GpuMemory::take(Role role, ServerRank rank,
-                                     const device::MemoryDemand& demand) {
-  const std::string name =
-      fmt::format("{} on {}", control_plane::member_name(role, rank), device_.to_string());
-  try {
-    auto budget = device::plan_memory(memory_, demand);
-    memory_.free_bytes -= budget.budget_bytes;
-    spdlog::info("{}: {}", name, budget.arithmetic);
-    return budget;
-  } catch (const device::DeviceError& error) {
-    throw device::DeviceError(fmt::format("{}: {}", name, error.what()));
-  }
-}
-
-attention_server::AttentionServerOptions GpuMemory::attention_options(const Blueprint& blueprint,
-                                                                      ServerRank rank,
-                                                                      std::uint64_t weights_bytes) {
+device::MemoryDemand attention_demand(const Blueprint& blueprint,
+                                      const attention_server::AttentionServerOptions& options,
+                                      std::uint64_t weights_bytes) {
   const auto& config = blueprint.config();
   const auto& kv = config.attention.kv_cache;
   const auto windows = transport::window_bytes(blueprint.window_shape(), config.attention.servers,
                                                config.ffn.servers);
-  auto options = blueprint.attention_options(rank);
   device::MemoryDemand demand;
   demand.fraction = config.attention.gpu.memory_fraction;
   demand.weights_bytes = weights_bytes;
@@ -71,26 +51,75 @@ attention_server::AttentionServerOptions GpuMemory::attention_options(const Blue
     demand.min_pages = kv.pages;
     demand.max_pages = kv.pages;
   }
-  const auto budget = take(Role::kAttention, rank, demand);
-  options.num_pages = static_cast<std::uint32_t>(budget.num_pages);
-  return options;
+  return demand;
 }
 
-ffn_server::FfnServerOptions GpuMemory::ffn_options(const Blueprint& blueprint, ServerRank rank,
-                                                    std::uint64_t weights_bytes) {
+device::MemoryDemand ffn_demand(const Blueprint& blueprint,
+                                const ffn_server::FfnServerOptions& options,
+                                std::uint64_t weights_bytes) {
   const auto& config = blueprint.config();
   const auto windows = transport::window_bytes(blueprint.window_shape(), config.attention.servers,
                                                config.ffn.servers);
   const auto num_experts =
-      static_cast<std::uint32_t>(blueprint.placement().make().experts_of(rank).size());
-  auto options = blueprint.ffn_options(rank);
+      static_cast<std::uint32_t>(blueprint.placement().make().experts_of(options.rank).size());
   device::MemoryDemand demand;
   demand.fraction = config.ffn.gpu.memory_fraction;
   demand.weights_bytes = weights_bytes;
   demand.workspace_bytes =
       ffn_server::GpuFfnServer::workspace_bytes(options, blueprint.spec(), num_experts);
   demand.windows_bytes = windows_bytes(windows.dispatch_window, config.attention.servers);
-  take(Role::kFfn, rank, demand);
+  return demand;
+}
+
+}  // namespace
+
+GpuMemory::GpuMemory(const device::CudaDevice& device, std::uint64_t loaded_bytes)
+    : device_(device), memory_(read_memory(device, loaded_bytes)) {}
+
+device::MemoryBudget GpuMemory::take(const std::string& name, const device::MemoryDemand& demand) {
+  const std::string who = name + " on " + device_.to_string();
+  try {
+    auto budget = device::plan_memory(memory_, demand);
+    memory_.free_bytes -= budget.budget_bytes;
+    spdlog::info("{}: {}", who, budget.arithmetic);
+    return budget;
+  } catch (const device::DeviceError& error) {
+    throw device::DeviceError(fmt::format("{}: {}", who, error.what()));
+  }
+}
+
+attention_server::AttentionServerOptions GpuMemory::attention_options(const Blueprint& blueprint,
+                                                                      ServerRank rank,
+                                                                      std::uint64_t weights_bytes) {
+  auto options = blueprint.attention_options(rank);
+  const auto budget = take(control_plane::member_name(Role::kAttention, rank),
+                           attention_demand(blueprint, options, weights_bytes));
+  options.num_pages = static_cast<std::uint32_t>(budget.num_pages);
+  return options;
+}
+
+attention_server::AttentionServerOptions GpuMemory::colocated_options(const Blueprint& blueprint,
+                                                                      ServerRank rank,
+                                                                      std::uint64_t attention_bytes,
+                                                                      std::uint64_t ffn_bytes) {
+  auto options = blueprint.attention_options(rank);
+  auto demand = attention_demand(blueprint, options, attention_bytes);
+  const auto experts = ffn_demand(blueprint, blueprint.ffn_options(rank), ffn_bytes);
+  demand.fraction += experts.fraction;
+  demand.weights_bytes += experts.weights_bytes;
+  demand.windows_bytes += experts.windows_bytes;
+  // Experts between a lane's kernels, and of several ranks those for lanes of others alone.
+  const std::uint32_t num_workers = blueprint.config().attention.servers > 1 ? 2 : 1;
+  demand.workspace_bytes += num_workers * experts.workspace_bytes;
+  const auto budget = take(fmt::format("co-located server {}", rank), demand);
+  options.num_pages = static_cast<std::uint32_t>(budget.num_pages);
+  return options;
+}
+
+ffn_server::FfnServerOptions GpuMemory::ffn_options(const Blueprint& blueprint, ServerRank rank,
+                                                    std::uint64_t weights_bytes) {
+  auto options = blueprint.ffn_options(rank);
+  take(control_plane::member_name(Role::kFfn, rank), ffn_demand(blueprint, options, weights_bytes));
   return options;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "fastfd/cluster/blueprint.h"
 #include "fastfd/device/cuda.h"
@@ -28,12 +29,17 @@ class GpuMemory {
   attention_server::AttentionServerOptions attention_options(const Blueprint& blueprint,
                                                              ServerRank rank,
                                                              std::uint64_t weights_bytes);
+  /// The same of a co-located rank: both halves' parts, weights, workspaces and windows.
+  attention_server::AttentionServerOptions colocated_options(const Blueprint& blueprint,
+                                                             ServerRank rank,
+                                                             std::uint64_t attention_bytes,
+                                                             std::uint64_t ffn_bytes);
   /// As attention_options, of a server that has no KV pages.
   ffn_server::FfnServerOptions ffn_options(const Blueprint& blueprint, ServerRank rank,
                                            std::uint64_t weights_bytes);
 
  private:
-  device::MemoryBudget take(Role role, ServerRank rank, const device::MemoryDemand& demand);
+  device::MemoryBudget take(const std::string& name, const device::MemoryDemand& demand);
 
   device::CudaDevice device_;
   device::DeviceMemory memory_;  // free: by nobody's part yet

@@ -6,6 +6,9 @@
 namespace fastfd::cluster {
 
 device::GpuPart gpu_part(const config::ClusterConfig& config, Role role, ServerRank rank) {
+  if (config.is_colocated()) {
+    role = Role::kAttention;  // an FFN server has its rank's
+  }
   const auto& pool_device = role == Role::kAttention ? config.attention.device : config.ffn.device;
   const std::uint32_t gpu = pool_device.gpu_of(rank);
   std::vector<double> shares;
@@ -22,7 +25,9 @@ device::GpuPart gpu_part(const config::ClusterConfig& config, Role role, ServerR
     }
   };
   add_pool(Role::kAttention, config.attention);
-  add_pool(Role::kFfn, config.ffn);
+  if (!config.is_colocated()) {
+    add_pool(Role::kFfn, config.ffn);
+  }
   const auto device = device::CudaDevice::open(gpu);
   if (std::all_of(shares.begin(), shares.end(), [](double share) { return share >= 1.0; })) {
     return device::GpuPart(device, static_cast<std::uint32_t>(shares.size()));

@@ -135,12 +135,6 @@ class LocalCluster::Impl {
               device::CudaDevice::open(config.attention.device.first_gpu),
               blueprint_.window_shape(), config.attention.servers, config.ffn.servers);
         }) {
-    const auto& config = blueprint.config();
-    if (options.colocated && (config.attention.servers != config.ffn.servers ||
-                              (config.attention.servers != 1 && !config.on_gpus()))) {
-      throw std::invalid_argument(
-          "a co-located cluster has as many attention as FFN servers, and one of each on CPU");
-    }
     if (blueprint.config().on_gpus()) {
       check_queues(blueprint.config());
       gpu_memory_.emplace(device::CudaDevice::open(blueprint.config().attention.device.first_gpu),
@@ -203,10 +197,11 @@ class LocalCluster::Impl {
   double colocated_ffn_us() const { return colocated_ ? colocated_->compute_us() : 0.0; }
 
  private:
+  bool is_colocated() const { return blueprint_.config().is_colocated(); }
+
   void make_engine() {
     coordinator::EngineOptions options;
     options.scheduler = blueprint_.scheduler_options();
-    options.scheduler.uniform_buckets = options_.colocated;
     options.contract = blueprint_.contract();
     options.placement_version = blueprint_.placement().version;
     options.heartbeat_timeout = std::chrono::milliseconds(0);  // members die with the process
@@ -222,7 +217,7 @@ class LocalCluster::Impl {
     member->role = role;
     member->rank = rank;
     incarnations_.push_back(control_plane::draw_incarnation());
-    if (blueprint_.config().transport.kind == config::TransportKind::kShm && !options_.colocated) {
+    if (blueprint_.config().transport.kind == config::TransportKind::kShm && !is_colocated()) {
       transport::EndpointOptions endpoint;
       endpoint.role = role;
       endpoint.rank = rank;
@@ -245,7 +240,7 @@ class LocalCluster::Impl {
       return;
     }
     Connect<transport::AttentionPort> connect;
-    if (options_.colocated) {
+    if (is_colocated()) {
       colocated_ = std::make_unique<ColocatedFfn>(blueprint_, weights.ffn.at(0));
       connect = [this](const control_plane::Topology& topology, const std::stop_token& /*stop*/)
           -> Result<std::shared_ptr<transport::AttentionPort>> {
@@ -270,7 +265,7 @@ class LocalCluster::Impl {
   void make_gpu_attention(Participant& member, const ClusterWeights& weights) {
     const auto gpu = gpu_part(blueprint_.config(), Role::kAttention, member.rank);
     GpuColocatedExperts* experts = nullptr;
-    if (options_.colocated) {
+    if (is_colocated()) {
       gpu_colocated_.push_back(make_gpu_colocated_experts(blueprint_, member.rank,
                                                           weights.gpu_ffn.at(member.rank), gpu));
       experts = gpu_colocated_.back().get();
@@ -285,10 +280,14 @@ class LocalCluster::Impl {
       }
       return fabric->attention_port(rank);
     };
-    // The weights are there once, but count for each server, as they would in processes of their
-    // own.
+    // The attention weights are there once, but count for each server, as they would in processes
+    // of their own.
+    const auto attention_bytes = weights.gpu_attention->num_bytes();
     const auto options =
-        gpu_memory_->attention_options(blueprint_, member.rank, weights.gpu_attention->num_bytes());
+        is_colocated()
+            ? gpu_memory_->colocated_options(blueprint_, member.rank, attention_bytes,
+                                             weights.gpu_ffn.at(member.rank)->num_bytes())
+            : gpu_memory_->attention_options(blueprint_, member.rank, attention_bytes);
     member.num_pages = options.num_pages;
     member.handler = std::make_unique<GpuAttentionMember>(
         std::move(connect), options, blueprint_.spec(), weights.gpu_attention, gpu,
@@ -303,11 +302,10 @@ class LocalCluster::Impl {
             const std::stop_token& /*stop*/) -> Result<std::shared_ptr<transport::DevicePort>> {
       return gpu_exchange_.fabric(topology.epoch)->ffn_port(rank);
     };
-    auto options = gpu_memory_->ffn_options(blueprint_, member.rank,
-                                            weights.gpu_ffn.at(member.rank)->num_bytes());
-    if (options_.colocated) {
-      options.colocated_with = member.rank;
-    }
+    const auto options =
+        is_colocated() ? blueprint_.ffn_options(member.rank)
+                       : gpu_memory_->ffn_options(blueprint_, member.rank,
+                                                  weights.gpu_ffn.at(member.rank)->num_bytes());
     member.handler = std::make_unique<GpuFfnMember>(
         std::move(connect), options, blueprint_.spec(), weights.gpu_ffn.at(member.rank),
         gpu_part(blueprint_.config(), Role::kFfn, member.rank),
@@ -316,7 +314,7 @@ class LocalCluster::Impl {
 
   void make_ffn(Participant& member, const ClusterWeights& weights) {
     const bool alone = blueprint_.config().ffn.servers == 1;
-    if (options_.colocated && alone) {
+    if (is_colocated() && alone) {
       member.handler = std::make_unique<ColocatedMember>([this](FfnStepPlan plan) {
         if (colocated_) {  // on a GPU the attention server's plan says it all
           colocated_->submit_plan(std::move(plan));

@@ -18,8 +18,9 @@ namespace {
 void print_table(const config::ClusterConfig& config, const OfflineBenchOptions& options,
                  const OfflineRun& run) {
   fmt::print("{} attention x {} FFN servers{}, {:.1f} lanes, batch {}, prompt {}, output {}\n",
-             config.attention.servers, config.ffn.servers, options.colocated ? ", co-located" : "",
-             run.num_lanes, options.batch, options.prompt_len, options.output_len);
+             config.attention.servers, config.ffn.servers,
+             config.is_colocated() ? ", co-located" : "", run.num_lanes, options.batch,
+             options.prompt_len, options.output_len);
   fmt::print("  output tokens/s        {:10.1f}\n", run.tokens_per_s);
   fmt::print("  seconds                {:10.3f}\n", run.seconds);
   fmt::print("steady decode\n");
@@ -32,7 +33,7 @@ void print_table(const config::ClusterConfig& config, const OfflineBenchOptions&
              run.lane_attention_us, run.lane_ffn_us);
   fmt::print("  layer, measured        {:10.1f} us\n", run.layer_us);
   fmt::print("  layer, predicted       {:10.1f} us without hops\n",
-             run.predicted_layer_us(0.0, options.colocated));
+             run.predicted_layer_us(0.0, config.is_colocated()));
   fmt::print("  lane 0 ahead           {:9.1f}% of steps with several lanes\n",
              100 * run.overlapped_share);
 }
@@ -42,7 +43,7 @@ void print_json(const config::ClusterConfig& config, const OfflineBenchOptions& 
   const nlohmann::json json = {
       {"attention_servers", config.attention.servers},
       {"ffn_servers", config.ffn.servers},
-      {"colocated", options.colocated},
+      {"colocated", config.is_colocated()},
       {"lanes", run.num_lanes},
       {"batch", options.batch},
       {"prompt_len", options.prompt_len},
@@ -58,7 +59,7 @@ void print_json(const config::ClusterConfig& config, const OfflineBenchOptions& 
       {"lane_attention_us", run.lane_attention_us},
       {"lane_ffn_us", run.lane_ffn_us},
       {"layer_us", run.layer_us},
-      {"predicted_layer_us", run.predicted_layer_us(0.0, options.colocated)},
+      {"predicted_layer_us", run.predicted_layer_us(0.0, config.is_colocated())},
       {"overlapped_share", run.overlapped_share}};
   fmt::print("{}\n", json.dump());
 }
@@ -74,7 +75,7 @@ void run_bench(const config::ClusterConfig& config, const OfflineBenchOptions& o
                     options.prompt_len, options.output_len, blueprint.max_model_len()));
   }
   const ClusterWeights weights = load_cluster_weights(blueprint);
-  LocalCluster cluster(blueprint, weights, {.colocated = options.colocated, .grpc = false});
+  LocalCluster cluster(blueprint, weights, {.grpc = false});
   if (!cluster.wait_ready(std::chrono::seconds(30))) {
     throw std::runtime_error("the cluster did not start: " + cluster.engine().state().detail);
   }

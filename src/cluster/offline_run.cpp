@@ -161,7 +161,7 @@ OfflineRun run_offline(LocalCluster& cluster, const Blueprint& blueprint,
   run.ffn = {ffn_us / ffn_servers / wall_us,
              (after.ffn_wait - before.ffn_wait) / ffn_servers / wall_us};
   run.num_lanes =
-      options.colocated
+      config.is_colocated()
           ? 1.0
           : std::max(1.0, (after.ffn_layers - before.ffn_layers) / ffn_servers / layers);
   run.layer_us = wall_us / layers;

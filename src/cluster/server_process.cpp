@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <stop_token>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cluster/process_key.h"
 #include "fastfd/core/logging.h"
@@ -111,14 +113,14 @@ control_plane::ControlClientOptions client_options(const config::ClusterConfig& 
 
 }  // namespace
 
-ServerProcess::ServerProcess(const config::ClusterConfig& config, Role role, ServerRank rank)
-    : role_(role), rank_(rank), blueprint_(config) {
+ServerProcess::ServerProcess(const config::ClusterConfig& config, ServerRank rank)
+    : rank_(rank), blueprint_(config) {
   require_process_transport(config);
 }
 
-transport::EndpointOptions ServerProcess::endpoint_options() const {
+transport::EndpointOptions ServerProcess::endpoint_options(Role role) const {
   transport::EndpointOptions options;
-  options.role = role_;
+  options.role = role;
   options.rank = rank_;
   options.incarnation = incarnation_;
   options.shape = blueprint_.window_shape();
@@ -131,41 +133,63 @@ double ServerProcess::seconds_since_start() const {
 }
 
 attention_server::ResultSink ServerProcess::result_sink() {
-  return [this](LaneResult result) { client_->send_result(std::move(result)); };
+  return [this](LaneResult result) { client(Role::kAttention)->send_result(std::move(result)); };
 }
 
-attention_server::FailureSink ServerProcess::failure_sink() {
-  return [this](const Status& status) { client_->send_failure(status); };
+attention_server::FailureSink ServerProcess::failure_sink(Role role) {
+  return [this, role](const Status& status) { client(role)->send_failure(status); };
 }
 
-control_plane::Registration ServerProcess::registration(
-    const std::string& data_plane_address) const {
+control_plane::Registration ServerProcess::registration(const Seat& seat) const {
   control_plane::Registration registration;
-  registration.role = role_;
+  registration.role = seat.role;
   registration.rank = rank_;
   registration.incarnation = incarnation_;
   registration.pid = static_cast<std::uint32_t>(getpid());
   registration.process_key = own_process_key();
-  registration.data_plane_address = data_plane_address;
+  registration.data_plane_address = seat.data_plane_address;
   registration.contract = blueprint_.contract();
+  registration.num_pages = seat.num_pages;
   return registration;
 }
 
-int ServerProcess::serve(control_plane::ServerHandler& member,
-                         const std::string& data_plane_address, std::uint32_t num_pages) {
+int ServerProcess::serve(std::span<const Seat> seats) {
   const auto& config = blueprint_.config();
-  Departure departure(member, client_, departure_grace(config));
-  auto joining = registration(data_plane_address);
-  joining.num_pages = num_pages;
-  client_ =
-      std::make_unique<control_plane::ControlClient>(client_options(config), joining, departure);
-  signals_.set_handler([&departure](const Signal& /*signal*/) { departure.on_signal(); });
-  client_->run();
+  std::deque<Departure> departures;  // which don't move
+  for (const Seat& seat : seats) {
+    auto& client = this->client(seat.role);
+    auto& departure = departures.emplace_back(*seat.member, client, departure_grace(config));
+    client = std::make_unique<control_plane::ControlClient>(client_options(config),
+                                                            registration(seat), departure);
+  }
+  signals_.set_handler([&departures](const Signal& /*signal*/) {
+    for (Departure& departure : departures) {
+      departure.on_signal();
+    }
+  });
+  const auto run = [this, seats](Role role) {
+    client(role)->run();
+    for (const Seat& other : seats) {
+      client(other.role)->stop();  // halves of a rank come and go together
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (const Seat& seat : seats.subspan(1)) {
+      threads.emplace_back(run, seat.role);
+    }
+    run(seats.front().role);
+  }
   signals_.set_handler([](const Signal& /*signal*/) {});
-  member.on_shutdown();  // the data plane is left, and no result is on its way when the client goes
-  if (const std::string refusal = departure.refusal(); !refusal.empty()) {
-    spdlog::error("refused by the coordinator: {}", refusal);
-    return 1;
+  for (const Seat& seat : seats) {
+    // The data plane is left, and no result is on its way when the client goes.
+    seat.member->on_shutdown();
+  }
+  for (Departure& departure : departures) {
+    if (const std::string refusal = departure.refusal(); !refusal.empty()) {
+      spdlog::error("refused by the coordinator: {}", refusal);
+      return 1;
+    }
   }
   spdlog::info("stopped");
   return 0;

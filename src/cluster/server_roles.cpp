@@ -5,39 +5,19 @@
 #include <string>
 #include <utility>
 
+#include "cluster/colocated_role.h"
 #include "cluster/endpoint_connect.h"
 #include "cluster/gpu_memory.h"
-#include "cluster/gpu_part.h"
 #include "cluster/members.h"
 #include "cluster/nccl_connect.h"
 #include "cluster/server_process.h"
+#include "cluster/server_weights.h"
 #include "fastfd/cluster/roles.h"
 #include "fastfd/core/logging.h"
 #include "fastfd/model/device_weights.h"
 
 namespace fastfd::cluster {
 namespace {
-
-double mib(std::size_t num_bytes) { return static_cast<double>(num_bytes) / (1 << 20); }
-
-void report_attention(const ServerProcess& process, std::size_t weights_bytes) {
-  spdlog::info("loaded {:.1f} MiB of weights in {:.2f} s; {}", mib(weights_bytes),
-               process.seconds_since_start(), process.blueprint().describe_attention_memory());
-}
-
-void report_ffn(const ServerProcess& process, const ExpertPlacement& placement,
-                std::size_t weights_bytes) {
-  spdlog::info("loaded {} of {} experts of {} layers, {:.1f} MiB, in {:.2f} s; {}",
-               placement.experts_of(process.rank()).size(), placement.num_experts(),
-               process.blueprint().spec().num_layers, mib(weights_bytes),
-               process.seconds_since_start(), process.blueprint().describe_ffn_memory());
-}
-
-device::GpuPart open_gpu(const ServerProcess& process, Role role) {
-  auto gpu = gpu_part(process.blueprint().config(), role, process.rank());
-  spdlog::info("on {}, kernels on {} of its SMs", gpu.device().to_string(), gpu.num_sms());
-  return gpu;
-}
 
 // A GPU server's end of the configured transport.
 class GpuEndpoint {
@@ -50,7 +30,8 @@ class GpuEndpoint {
           gpu.device(),
           nccl_endpoint_options(blueprint, role, process.rank(), process.incarnation()));
     } else {
-      ipc_ = std::make_unique<transport::DeviceEndpoint>(gpu.device(), process.endpoint_options());
+      ipc_ =
+          std::make_unique<transport::DeviceEndpoint>(gpu.device(), process.endpoint_options(role));
     }
   }
 
@@ -67,26 +48,22 @@ class GpuEndpoint {
 
 int serve_attention(ServerProcess& process) {
   const Blueprint& blueprint = process.blueprint();
-  transport::ShmEndpoint endpoint(process.endpoint_options());
-  auto weights = std::make_shared<const model::AttentionWeights>(
-      model::load_attention_weights(blueprint.config().model.path, blueprint.spec()));
-  report_attention(process, weights->num_bytes());
+  transport::ShmEndpoint endpoint(process.endpoint_options(Role::kAttention));
   AttentionMember member(shm_attention_connect(endpoint),
                          blueprint.attention_options(process.rank()), blueprint.spec(),
-                         std::move(weights), process.result_sink(), process.failure_sink());
-  return process.serve(member, endpoint.address());
+                         load_attention(process), process.result_sink(),
+                         process.failure_sink(Role::kAttention));
+  return process.serve(
+      {.role = Role::kAttention, .member = &member, .data_plane_address = endpoint.address()});
 }
 
 int serve_ffn(ServerProcess& process) {
   const Blueprint& blueprint = process.blueprint();
-  transport::ShmEndpoint endpoint(process.endpoint_options());
-  const auto placement = blueprint.placement().make();
-  auto weights = std::make_shared<const model::FfnWeights>(model::load_ffn_weights(
-      blueprint.config().model.path, blueprint.spec(), placement, process.rank()));
-  report_ffn(process, placement, weights->num_bytes());
+  transport::ShmEndpoint endpoint(process.endpoint_options(Role::kFfn));
   FfnMember member(shm_ffn_connect(endpoint), blueprint.ffn_options(process.rank()),
-                   blueprint.spec(), std::move(weights), process.failure_sink());
-  return process.serve(member, endpoint.address());
+                   blueprint.spec(), load_ffn(process), process.failure_sink(Role::kFfn));
+  return process.serve(
+      {.role = Role::kFfn, .member = &member, .data_plane_address = endpoint.address()});
 }
 
 // The GPU's forms. Windows and servers go before what they lie on, in the reverse order of their
@@ -96,44 +73,42 @@ int serve_gpu_attention(ServerProcess& process) {
   const Blueprint& blueprint = process.blueprint();
   const auto gpu = open_gpu(process, Role::kAttention);
   GpuEndpoint endpoint(process, Role::kAttention, gpu);
-  auto weights =
-      std::make_shared<const model::DeviceAttentionWeights>(model::upload_attention_weights(
-          blueprint.config().model.path, blueprint.spec(), gpu.device()));
-  report_attention(process, weights->num_bytes());
+  auto weights = upload_attention(process, gpu.device());
   GpuMemory memory(gpu.device(), weights->num_bytes());
   const auto options = memory.attention_options(blueprint, process.rank(), weights->num_bytes());
   GpuAttentionMember member(endpoint.connect(), options, blueprint.spec(), std::move(weights), gpu,
-                            process.result_sink(), process.failure_sink());
-  return process.serve(member, endpoint.address(), options.num_pages);
+                            process.result_sink(), process.failure_sink(Role::kAttention));
+  return process.serve({.role = Role::kAttention,
+                        .member = &member,
+                        .data_plane_address = endpoint.address(),
+                        .num_pages = options.num_pages});
 }
 
 int serve_gpu_ffn(ServerProcess& process) {
   const Blueprint& blueprint = process.blueprint();
   const auto gpu = open_gpu(process, Role::kFfn);
   GpuEndpoint endpoint(process, Role::kFfn, gpu);
-  const auto placement = blueprint.placement().make();
-  auto weights = std::make_shared<const model::DeviceFfnWeights>(model::upload_ffn_weights(
-      blueprint.config().model.path, blueprint.spec(), placement, process.rank(), gpu.device()));
-  report_ffn(process, placement, weights->num_bytes());
+  auto weights = upload_ffn(process, gpu.device());
   GpuMemory memory(gpu.device(), weights->num_bytes());
   const auto options = memory.ffn_options(blueprint, process.rank(), weights->num_bytes());
   GpuFfnMember member(endpoint.connect(), options, blueprint.spec(), std::move(weights), gpu,
-                      process.failure_sink());
-  return process.serve(member, endpoint.address());
+                      process.failure_sink(Role::kFfn));
+  return process.serve(
+      {.role = Role::kFfn, .member = &member, .data_plane_address = endpoint.address()});
 }
 
 using Serve = int (*)(ServerProcess&);
 
 // What a role can fail with before it serves becomes one log line and exit status 1.
-int run_server(const config::ClusterConfig& config, Role role, ServerRank rank,
-               const config::DeviceChoice& device, Serve on_cpu, Serve on_gpu) {
+int run_server(const config::ClusterConfig& config, const char* role, ServerRank rank,
+               const config::DeviceChoice& device, Serve on_cpu, Serve on_gpu,
+               std::uint32_t num_queues = device::kQueuesOfOneServer) {
   if (device.is_cuda) {
-    // Read at the first CUDA call; no thread may run yet.
-    device::set_cuda_environment(device::kQueuesOfOneServer);
+    device::set_cuda_environment(num_queues);  // read at the first CUDA call; no thread may run yet
   }
-  init_logging(fmt::format("{} {}", to_string(role), rank), config.log_level);
+  init_logging(fmt::format("{} {}", role, rank), config.log_level);
   try {
-    ServerProcess process(config, role, rank);
+    ServerProcess process(config, rank);
     return device.is_cuda ? on_gpu(process) : on_cpu(process);
   } catch (const std::exception& error) {
     spdlog::error("{}", error.what());
@@ -144,12 +119,17 @@ int run_server(const config::ClusterConfig& config, Role role, ServerRank rank,
 }  // namespace
 
 int run_attention_server(const config::ClusterConfig& config, ServerRank rank) {
-  return run_server(config, Role::kAttention, rank, config.attention.device, serve_attention,
+  return run_server(config, "attention", rank, config.attention.device, serve_attention,
                     serve_gpu_attention);
 }
 
 int run_ffn_server(const config::ClusterConfig& config, ServerRank rank) {
-  return run_server(config, Role::kFfn, rank, config.ffn.device, serve_ffn, serve_gpu_ffn);
+  return run_server(config, "ffn", rank, config.ffn.device, serve_ffn, serve_gpu_ffn);
+}
+
+int run_colocated_server(const config::ClusterConfig& config, ServerRank rank) {
+  return run_server(config, "server", rank, config.attention.device, serve_colocated,
+                    serve_gpu_colocated, 2 * device::kQueuesOfOneServer);
 }
 
 }  // namespace fastfd::cluster

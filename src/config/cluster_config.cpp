@@ -214,6 +214,9 @@ void refuse_gpu_keys(const AutoGpuShare& given, const DeviceChoice& device, cons
 void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig& config) {
   resolve_gpu(autos.attention_gpu, config, config.attention.device, config.attention.gpu);
   resolve_gpu(autos.ffn_gpu, config, config.ffn.device, config.ffn.gpu);
+  if (config.is_colocated() && !autos.ffn_gpu.sm_share) {
+    config.ffn.gpu.sm_share = config.attention.gpu.sm_share;
+  }
   const bool on_gpus = config.on_gpus();
   config.model.precision = autos.precision.value_or(on_gpus || host.has_bf16 ? Precision::kBFloat16
                                                                              : Precision::kFloat32);
@@ -319,6 +322,10 @@ const char* to_string(TransportKind kind) {
   return "unknown";
 }
 
+const char* to_string(ClusterTopology topology) {
+  return topology == ClusterTopology::kColocated ? "colocated" : "disaggregated";
+}
+
 std::string DeviceChoice::to_string() const {
   if (!is_cuda) {
     return "cpu";
@@ -338,6 +345,9 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
   ClusterConfig config;
   config.source = source_name;
   AutoValues autos;
+  root.read_choice<ClusterTopology>("topology", config.topology,
+                                    {{"disaggregated", ClusterTopology::kDisaggregated},
+                                     {"colocated", ClusterTopology::kColocated}});
   read_model(root.child("model"), config.model, autos);
   read_coordinator(root.child("coordinator"), config.coordinator);
   read_attention(root.child("attention"), config.attention, autos);
@@ -358,6 +368,20 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
   refuse_gpu_keys(autos.ffn_gpu, config.ffn.device, "ffn", problems);
   resolve_auto(autos, host, config);
   validate(config, host, limits, problems);
+  problems.raise_if_any();
+  return config;
+}
+
+ClusterConfig as_colocated(ClusterConfig config) {
+  if (config.is_colocated()) {
+    return config;
+  }
+  config.topology = ClusterTopology::kColocated;
+  const double sm_share = std::min(1.0, config.attention.gpu.sm_share + config.ffn.gpu.sm_share);
+  config.attention.gpu.sm_share = sm_share;
+  config.ffn.gpu.sm_share = sm_share;
+  Problems problems(config.source.string());
+  check_topology(config, problems);
   problems.raise_if_any();
   return config;
 }

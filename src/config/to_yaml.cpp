@@ -75,6 +75,7 @@ void emit_scheduler(YAML::Emitter& out, const SchedulerConfig& scheduler) {
 std::string to_yaml(const ClusterConfig& config) {
   YAML::Emitter out;
   out << YAML::BeginMap;
+  emit(out, "topology", to_string(config.topology));
   begin(out, "model");
   emit_text(out, "path", config.model.path.string());
   emit_text(out, "quantization", config.model.quantization);

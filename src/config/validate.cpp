@@ -242,10 +242,13 @@ void check_sum(const ClusterConfig& config, std::uint32_t gpu, const char* key,
   const auto& [attention, ffn] = std::tie(config.attention, config.ffn);
   const auto num_attention = num_pool_servers_on_gpu(attention.servers, attention.device, gpu);
   const auto num_ffn = num_pool_servers_on_gpu(ffn.servers, ffn.device, gpu);
-  const double sum = num_attention * attention.gpu.*part + num_ffn * ffn.gpu.*part;
+  // Both halves of a co-located rank run on the same SMs.
+  const bool counts_ffn = !(config.is_colocated() && part == &GpuShare::sm_share);
+  const double sum =
+      num_attention * attention.gpu.*part + (counts_ffn ? num_ffn * ffn.gpu.*part : 0.0);
   if (sum > 1.0 + kRounding) {
     problems.add(
-        fmt::format("{}.{}", num_ffn != 0 ? "ffn" : "attention", key),
+        fmt::format("{}.{}", num_ffn != 0 && counts_ffn ? "ffn" : "attention", key),
         fmt::format("{} attention x {} + {} ffn x {} = {:.2f} of cuda:{}; let the servers of a GPU "
                     "sum to at most 1",
                     num_attention, attention.gpu.*part, num_ffn, ffn.gpu.*part, sum, gpu));
@@ -281,6 +284,42 @@ void check_gpus(const ClusterConfig& config, Problems& problems) {
 
 }  // namespace
 
+void check_topology(const ClusterConfig& config, Problems& problems) {
+  const auto& [attention, ffn] = std::tie(config.attention, config.ffn);
+  if (!config.is_colocated() ||
+      !all_good(problems, {"topology", "attention.servers", "ffn.servers", "attention.device",
+                           "ffn.device", "attention.sm_share", "ffn.sm_share"})) {
+    return;
+  }
+  if (attention.servers != ffn.servers) {
+    problems.add(
+        "topology",
+        fmt::format("colocated: each rank is an attention and an FFN server, but there are "
+                    "{} attention and {} FFN servers; give attention.servers and "
+                    "ffn.servers the same number",
+                    attention.servers, ffn.servers));
+  } else if (attention.device != ffn.device) {
+    problems.add("topology",
+                 fmt::format("colocated: both halves of a rank are on one device, but "
+                             "attention.device is {} and ffn.device {}; give them the same",
+                             attention.device.to_string(), ffn.device.to_string()));
+  } else if (!config.on_gpus() && attention.servers != 1) {
+    problems.add(
+        "topology",
+        fmt::format("colocated: {} ranks exchange tokens by expert parallelism, which needs "
+                    "GPUs; use one server of each pool, or device: cuda:0",
+                    attention.servers));
+  } else if (attention.gpu.sm_share != ffn.gpu.sm_share) {
+    problems.add(
+        "ffn.sm_share",
+        fmt::format("{}, but attention.sm_share is {} and both halves of a co-located rank "
+                    "run on the same SMs; remove the key",
+                    ffn.gpu.sm_share, attention.gpu.sm_share));
+  }
+  refuse_if(config.transport.kind == TransportKind::kNccl, "transport.kind",
+            "nccl does not join co-located ranks; use auto", problems);
+}
+
 DType cpu_activations(Precision precision) {
   return precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
@@ -305,6 +344,7 @@ void validate(const ClusterConfig& config, const HostFacts& host, const ModelLim
       check_cpu_support(config, problems);
     }
   }
+  check_topology(config, problems);
   check_ports(config, problems);
   check_threads(config, host, problems);
   check_gpus(config, problems);

@@ -17,6 +17,9 @@ inline constexpr std::uint32_t kMostPages = 1U << 24;
 void validate(const ClusterConfig& config, const HostFacts& host, const ModelLimits& model,
               Problems& problems);
 
+/// What a co-located cluster asks of the keys of its pools. Part of validate().
+void check_topology(const ClusterConfig& config, Problems& problems);
+
 /// What CPU servers send and cache with `precision`: float32 stays exact, and in bf16 precision the
 /// next operator rounds anyway.
 DType cpu_activations(Precision precision);

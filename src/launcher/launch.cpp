@@ -120,11 +120,14 @@ std::string banner(const config::ClusterConfig& config, const std::string& url,
   const std::string model = config.model.served_name.empty()
                                 ? config.model.path.lexically_normal().filename().string()
                                 : config.model.served_name;
-  return fmt::format(
-      "[launcher] FastFD is ready at {} after {:.1f} s: {} on {} attention + {} FFN servers "
-      "({}); Ctrl-C stops it",
-      url, std::chrono::duration<double>(since_launch).count(), model, config.attention.servers,
-      config.ffn.servers, config::to_string(config.transport.kind));
+  const std::string servers =
+      config.is_colocated()
+          ? fmt::format("{} co-located server{}", config.attention.servers,
+                        config.attention.servers == 1 ? "" : "s")
+          : fmt::format("{} attention + {} FFN servers ({})", config.attention.servers,
+                        config.ffn.servers, config::to_string(config.transport.kind));
+  return fmt::format("[launcher] FastFD is ready at {} after {:.1f} s: {} on {}; Ctrl-C stops it",
+                     url, std::chrono::duration<double>(since_launch).count(), model, servers);
 }
 
 /// Polls /ready; tells what the cluster waits for when that takes long.
@@ -176,6 +179,11 @@ std::vector<ChildSpec> cluster_children(const config::ClusterConfig& config,
   // The coordinator is told to stop first: it drains, for which it needs the servers.
   std::vector<ChildSpec> children{
       {"coordinator", role_argv(executable, "coordinator", config_file), false, 0}};
+  if (config.is_colocated()) {
+    add_servers(children, config.attention.servers, "server",
+                role_argv(executable, "colocated-server", config_file));
+    return children;
+  }
   add_servers(children, config.attention.servers, "attention",
               role_argv(executable, "attention-server", config_file));
   add_servers(children, config.ffn.servers, "ffn",

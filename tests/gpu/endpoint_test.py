@@ -32,8 +32,9 @@ def post(path, body):
 
 
 class Cluster:
-    def __init__(self):
-        text = (BUNDLE / "share" / "h200-2a2f.yaml").read_text()
+    def __init__(self, edit=lambda text: text):
+        """`edit`: what is changed in h200-2a2f.yaml."""
+        text = edit((BUNDLE / "share" / "h200-2a2f.yaml").read_text())
         self.config = BUNDLE / "share" / "here.yaml"
         self.config.write_text(text.replace("models/atlas-moe", str(MODEL)))
         self.log_path = BUNDLE / "share" / "cluster.log"
@@ -69,8 +70,8 @@ class Cluster:
 
 
 class EndpointTest(unittest.TestCase):
-    def setUp(self):
-        self.cluster = Cluster()
+    def start(self, **options):
+        self.cluster = Cluster(**options)
         self.addCleanup(self.cluster.launcher.kill)
         self.cluster.wait_ready()
 
@@ -82,6 +83,7 @@ class EndpointTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr + self.cluster.log())
 
     def test_answers_and_carries_load(self):
+        self.start()
         self.expect_golden()
         with post("/v1/chat/completions", {
                 "model": "atlas-moe", "max_tokens": 20, "temperature": 0,
@@ -95,7 +97,16 @@ class EndpointTest(unittest.TestCase):
         self.assertEqual((figures["num_ok"], figures["num_failed"]), (400, 0))
         self.assertEqual(self.cluster.stop(), 0, self.cluster.log())
 
+    def test_co_located_ranks_answer_the_same(self):
+        for ranks in (1, 2):
+            self.start(edit=lambda text, ranks=ranks: "topology: colocated\n" +
+                       text.replace("servers: 2", f"servers: {ranks}"))
+            self.assertEqual(len(self.cluster.pids("colocated-server")), ranks)
+            self.expect_golden()
+            self.assertEqual(self.cluster.stop(), 0, self.cluster.log())
+
     def test_a_server_that_goes_in_mid_step_takes_nobody_along(self):
+        self.start()
         attention = self.cluster.pids("attention-server")
         self.assertEqual(len(attention), 2)
 

@@ -130,7 +130,7 @@ config::ClusterConfig make_config(const Row& row) {
     config.attention.kv_cache.pages = config.model.max_model_len / 4;
   }
   config.attention.kv_cache.prefix_cache = row[kPool] == 2;
-  return config;
+  return is_colocated(row) ? config::as_colocated(config) : config;
 }
 
 // What one combination showed.
@@ -152,7 +152,7 @@ class MatrixRunner {
   Outcome run(const Row& row) {
     const cluster::Blueprint blueprint(make_config(row));
     Outcome outcome;
-    cluster::LocalCluster cluster(blueprint, weights(blueprint), {.colocated = is_colocated(row)});
+    cluster::LocalCluster cluster(blueprint, weights(blueprint));
     if (!cluster.wait_ready(30s)) {
       outcome.problems.push_back("not ready: " + cluster.engine().state().detail);
       return outcome;

@@ -122,12 +122,12 @@ TEST_F(LocalClusterTest, MembersByDirectCallsGiveTheTokensOfTransformers) {
 }
 
 TEST_F(LocalClusterTest, MembersOverGrpcGiveTheSame) {
-  start(make_config(2, 2), {.colocated = false, .grpc = true});
+  start(make_config(2, 2), {.grpc = true});
   expect_golden(12);
 }
 
 TEST_F(LocalClusterTest, CoLocatedRolesGiveTheSame) {
-  start(make_config(1, 1), {.colocated = true, .grpc = false});
+  start(config::as_colocated(make_config(1, 1)));
   expect_golden(12);
 }
 
@@ -374,7 +374,7 @@ TEST_F(LocalClusterTest, WithoutPlansNothingSpins) {
   for (const bool grpc : {false, true}) {
     auto config = make_config(2, 2);
     config.transport.spin_us = 50;
-    start(config, {.colocated = false, .grpc = grpc});
+    start(config, {.grpc = grpc});
     num_pages_ = 2 * 256;
     expect_golden(4);
     ASSERT_TRUE(wait_idle());

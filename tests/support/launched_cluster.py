@@ -100,7 +100,7 @@ class Cluster:
     def children(self):
         """Process ids by role and rank, from the command lines of the launcher's children."""
         found = {}
-        roles = ("coordinator", "attention-server", "ffn-server")
+        roles = ("coordinator", "attention-server", "ffn-server", "colocated-server")
         listed = pathlib.Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children")
         for pid in map(int, listed.read_text().split()):
             try:

@@ -90,6 +90,41 @@ class ClusterTest(unittest.TestCase):
             wait_until(serves, "answer")
             self.assert_stops(cluster, cluster.launcher.terminate)
 
+    def test_a_co_located_server_answers_the_same_and_comes_back(self):
+        with self.cluster() as cluster:
+            expected = cluster.chat()["choices"][0]["message"]["content"]
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+            text = pathlib.Path("configs/1a1f.yaml").read_text()
+            config.write("topology: colocated\n" + text)
+            config.flush()
+            with self.cluster(config=config.name) as cluster:
+                self.assertIn("on 1 co-located server;", cluster.log_text())
+                self.assertEqual(set(cluster.children()), {"coordinator", "colocated-server 0"})
+                self.assertEqual(cluster.chat()["choices"][0]["message"]["content"], expected)
+                victim = cluster.children()["colocated-server 0"]
+                os.kill(victim, signal.SIGKILL)
+                wait_until(lambda: cluster.children().get("colocated-server 0", victim) != victim,
+                           "new server")
+
+                def serves():
+                    try:
+                        return cluster.chat()["choices"][0]["message"]["content"] == expected
+                    except OSError:
+                        return False
+                wait_until(serves, "answer")
+                pids = list(cluster.children().values())
+                cluster.launcher.terminate()
+                self.assertEqual(cluster.launcher.wait(timeout=PATIENCE_S), 0, cluster.log_text())
+                self.assertEqual([pid for pid in pids if is_alive(pid)], [])
+                self.assertNotIn("killing it", cluster.log_text())
+
+    def test_a_role_of_the_other_topology_is_refused(self):
+        refused = subprocess.run([FASTFD, "colocated-server", "--config", "configs/1a1f.yaml",
+                                  "--rank", "0"], capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("topology is disaggregated; its server commands are attention-server and "
+                      "ffn-server", refused.stderr)
+
     def test_an_order_that_arrives_in_copies_is_one(self):
         """`timeout` signals the launcher and then its group, a terminal several processes."""
         def send_twice(cluster):

@@ -240,6 +240,29 @@ const BadFile kBadFiles[] = {
     {"HeartbeatTimeoutTooShort", "faults: {heartbeat_ms: 500, heartbeat_timeout_ms: 900}",
      "2: faults.heartbeat_timeout_ms: 900 ms is less than two heartbeats of 500 ms, one late "
      "message would lose a server; use at least 1000"},
+    {"UnknownTopology", "topology: together",
+     "2: topology: 'together' is not known; use one of disaggregated, colocated"},
+    {"ColocatedHalvesDiffer", "topology: colocated\nattention: {servers: 2}",
+     "2: topology: colocated: each rank is an attention and an FFN server, but there are 2 "
+     "attention "
+     "and 1 FFN servers; give attention.servers and ffn.servers the same number"},
+    {"ColocatedOnSeveralDevices",
+     "topology: colocated\nattention: {device: 'cuda:0'}\nffn: {device: 'cuda:1'}",
+     "2: topology: colocated: both halves of a rank are on one device, but attention.device is "
+     "cuda:0 and ffn.device cuda:1; give them the same"},
+    {"ColocatedRanksOnTheCpu", "topology: colocated\nattention: {servers: 2}\nffn: {servers: 2}",
+     "2: topology: colocated: 2 ranks exchange tokens by expert parallelism, which needs GPUs; use "
+     "one server of each pool, or device: cuda:0"},
+    {"ColocatedSmShares",
+     "topology: colocated\nattention: {device: 'cuda:0', sm_share: 0.5}\n"
+     "ffn: {device: 'cuda:0', sm_share: 0.25}",
+     "4: ffn.sm_share: 0.25, but attention.sm_share is 0.5 and both halves of a co-located rank "
+     "run "
+     "on the same SMs; remove the key"},
+    {"ColocatedNccl",
+     "topology: colocated\nattention: {device: 'cuda:0'}\nffn: {device: 'cuda:0'}\n"
+     "transport: {kind: nccl}",
+     "5: transport.kind: nccl does not join co-located ranks; use auto"},
     {"UnknownLogLevel", "log_level: loud",
      "2: log_level: 'loud' is not known; use one of trace, debug, info, warn, error, off"},
     {"TwoDocuments", "---\nffn: {servers: 1}",

@@ -177,6 +177,28 @@ TEST(ClusterConfigTest, AutoFollowsTheDevice) {
   EXPECT_EQ(parse("", {8, false}).transport.dispatch_dtype, DType::kFloat32);
 }
 
+TEST(ClusterConfigTest, HalvesOfACoLocatedRankShareItsSms) {
+  const auto config = parse(
+      "topology: colocated\nattention: {servers: 2, device: 'cuda:0', sm_share: 0.5}\n"
+      "ffn: {servers: 2, device: 'cuda:0'}\n");
+  EXPECT_TRUE(config.is_colocated());
+  EXPECT_EQ(config.ffn.gpu.sm_share, 0.5);
+  EXPECT_EQ(parse_cluster_text(to_yaml(config), "test.yaml", kHost), config) << to_yaml(config);
+  EXPECT_THAT(to_yaml(config), HasSubstr("topology: colocated"));
+}
+
+TEST(ClusterConfigTest, CoLocatedHasTheHardwareOfBothPools) {
+  auto apart = parse(
+      "attention: {device: 'cuda:0', sm_share: 0.25}\nffn: {device: 'cuda:0', sm_share: 0.5}\n");
+  const auto together = as_colocated(apart);
+  EXPECT_TRUE(together.is_colocated());
+  EXPECT_EQ(together.attention.gpu.sm_share, 0.75);
+  EXPECT_EQ(together.ffn.gpu.sm_share, 0.75);
+  EXPECT_EQ(as_colocated(together), together);
+  apart.ffn.servers = 2;
+  EXPECT_THROW(as_colocated(apart), ConfigError);
+}
+
 TEST(ClusterConfigTest, WhatIsWrittenWinsOnGpus) {
   const auto config =
       parse(on_gpus(", kv_cache: {pages: 4096, dtype: fp8}",

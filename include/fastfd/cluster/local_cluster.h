@@ -23,17 +23,14 @@ struct ClusterWeights {
 ClusterWeights load_cluster_weights(const Blueprint& blueprint);
 
 struct LocalClusterOptions {
-  /// The baseline that disaggregation is measured against. CPU: attention and experts take turns on
-  /// one thread (one server of each role). GPU: both run on each rank's streams, and several ranks
-  /// exchange tokens by expert parallelism (as many servers of one role as of the other).
-  bool colocated = false;
   /// Members join through gRPC on a loopback port instead of direct calls.
   bool grpc = false;
 };
 
 /// A whole cluster as threads of one process, without HTTP: for tests, sanitizers and
 /// `fastfd bench offline`. The same loops, scheduler, windows and engine as separate processes; the
-/// transport is the blueprint's (`inproc` or `shm`).
+/// transport is the blueprint's (`inproc` or `shm`). Co-located on the CPU: attention and experts
+/// take turns on one thread.
 class LocalCluster {
  public:
   /// Starts all threads; ready once the epoch has begun, see wait_ready().

@@ -12,7 +12,6 @@ struct OfflineBenchOptions {
   std::uint32_t prompt_len = 32;  ///< tokens of each prompt
   std::uint32_t output_len = 64;  ///< tokens generated for each sequence
   std::uint32_t repeat = 1;       ///< runs; the median is reported
-  bool colocated = false;         ///< LocalClusterOptions::colocated: the baseline
   bool json = false;              ///< print one JSON object instead of the table
 };
 

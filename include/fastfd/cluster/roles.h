@@ -23,4 +23,7 @@ int run_attention_server(const config::ClusterConfig& config, ServerRank rank);
 /// FFN server `rank` of config.ffn.servers.
 int run_ffn_server(const config::ClusterConfig& config, ServerRank rank);
 
+/// Rank `rank` of a co-located cluster: both of the above in one process.
+int run_colocated_server(const config::ClusterConfig& config, ServerRank rank);
+
 }  // namespace fastfd::cluster

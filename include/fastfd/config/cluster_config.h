@@ -138,8 +138,19 @@ struct FaultConfig {
   friend bool operator==(const FaultConfig&, const FaultConfig&) = default;
 };
 
+/// Who computes which half of a layer.
+enum class ClusterTopology : std::uint8_t {
+  kDisaggregated,  ///< attention servers and FFN servers
+  /// Every rank does both halves, the baseline of comparisons: as many attention as FFN servers,
+  /// rank r of each in one process and on one GPU. Several ranks exchange tokens by expert
+  /// parallelism; that needs GPUs.
+  kColocated,
+};
+const char* to_string(ClusterTopology topology);
+
 struct ClusterConfig {
   std::filesystem::path source;  ///< the file it came from; empty for `serve`
+  ClusterTopology topology = ClusterTopology::kDisaggregated;
   ModelConfig model;
   CoordinatorConfig coordinator;
   AttentionConfig attention;
@@ -151,6 +162,7 @@ struct ClusterConfig {
 
   /// Both pools are on GPUs; else both are on the CPU.
   bool on_gpus() const { return attention.device.is_cuda; }
+  bool is_colocated() const { return topology == ClusterTopology::kColocated; }
   /// Rows of one attention server in one lane that windows are sized for.
   std::uint32_t max_lane_rows() const { return scheduler.max_batched_tokens; }
   friend bool operator==(const ClusterConfig&, const ClusterConfig&) = default;
@@ -176,6 +188,10 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
 /// `fastfd serve MODEL_DIR`: a topology for this machine. Throws ConfigError.
 ClusterConfig default_cluster(const std::filesystem::path& model_dir,
                               const HostFacts& host = HostFacts::detect());
+
+/// The same hardware without disaggregation: each rank has the SMs and the memory of both its
+/// halves. Throws ConfigError if the pools have not as many servers each, on the same devices.
+ClusterConfig as_colocated(ClusterConfig config);
 
 /// The effective values as a cluster file that parses back to the same config.
 std::string to_yaml(const ClusterConfig& config);

@@ -28,8 +28,8 @@ struct LaunchOptions {
   std::function<void()> before_start;
 };
 
-/// The processes of a cluster: one coordinator, then attention servers, then FFN servers. All read
-/// `config_file`.
+/// The processes of a cluster: one coordinator, then attention servers, then FFN servers; or the
+/// ranks of a co-located one. All read `config_file`.
 std::vector<ChildSpec> cluster_children(const config::ClusterConfig& config,
                                         const std::filesystem::path& executable,
                                         const std::filesystem::path& config_file);
