@@ -13,7 +13,8 @@
 
 namespace fastfd::kernels {
 
-/// How often each generated token occurred; grown on demand, only for rows with penalties.
+/// How often each token was generated, 0 for those of the prompt alone; a token has one entry.
+/// Grown on demand, only for rows with penalties.
 using TokenCounts = std::vector<std::pair<TokenId, std::uint32_t>>;
 
 /// One row to sample.
@@ -32,14 +33,14 @@ struct SamplingOutput {
   std::vector<TokenLogprob> top_logprobs;  ///< num_logprobs entries, descending
 };
 
-/// In this order: penalties, logit_bias and the min_tokens ban; greedy (lowest id wins ties) if
-/// temperature is 0; else temperature, top_k, min_p, top_p, and a draw by Philox-4x32-10 (Salmon et
-/// al., SC'11) keyed by (seed, position): the kept tokens share [0, 1) in ascending id, each as
-/// much as its probability. top_p counts from the likeliest token down, ties by the lower id.
-/// Reported log-probabilities are those of the logits before any of it. A logit that is NaN or
-/// +infinity, or a row that has no token left, is kInternal naming the row. Ids outside the
-/// vocabulary in logit_bias, stop_token_ids and counts are ignored. A row's outcome depends on that
-/// row only.
+/// In this order: penalties (repetition first), logit_bias and the min_tokens ban; greedy (lowest
+/// id wins ties) if temperature is 0; else temperature, top_k, min_p, top_p, and a draw by
+/// Philox-4x32-10 (Salmon et al., SC'11) keyed by (seed, position): the kept tokens share [0, 1) in
+/// ascending id, each as much as its probability. top_p counts from the likeliest token down, ties
+/// by the lower id. Reported log-probabilities are those of the logits before any of it. A logit
+/// that is NaN or +infinity, or a row that has no token left, is kInternal naming the row. Ids
+/// outside the vocabulary in logit_bias, stop_token_ids and counts are ignored. A row's outcome
+/// depends on that row only.
 Status launch_sampling(std::span<const SamplingRow> rows, std::int64_t vocab_size,
                        std::span<SamplingOutput> outputs, const device::CpuStream& stream);
 /// The same by sorting the whole vocabulary.

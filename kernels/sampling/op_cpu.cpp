@@ -26,6 +26,16 @@ bool is_likelier(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
+/// The logit of a token that the prompt has, or that was generated `count` times.
+float penalised(float logit, std::uint32_t count, const SamplingParams& params) {
+  if (params.repetition_penalty != 1.0F) {
+    logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+  }
+  return count == 0 ? logit
+                    : logit - (params.presence_penalty +
+                               params.frequency_penalty * static_cast<float>(count));
+}
+
 /// One thread's memory: grows to the vocabulary once.
 struct Scratch {
   device::HostBuffer logits;
@@ -83,9 +93,8 @@ class RowSampler {
     };
     if (has_counts) {
       for (const auto& [token, count] : *row_.counts) {
-        if (count > 0) {
-          add(token,
-              -(params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count)));
+        if (token >= 0 && token < vocab_size_) {
+          logits[token] = penalised(logits[token], count, params_);
         }
       }
     }

@@ -15,6 +15,21 @@ __device__ bool has_adjustments(const SlotSampling& slot, const layout::LaneSamp
 /// Logits that a thread asks for before it looks at the first.
 constexpr std::uint32_t kLogitBatch = 8;
 
+/// As on the CPU, to the last bit. `times`: an entry of token_counts that is not 0.
+__device__ float penalised(float logit, std::uint32_t times, const SlotSampling& slot) {
+  if (slot.repetition_penalty != 1.0F) {
+    logit = logit > 0.0F ? __fdiv_rn(logit, slot.repetition_penalty)
+                         : __fmul_rn(logit, slot.repetition_penalty);
+  }
+  const std::uint32_t count = times & ~kInPrompt;
+  if (count == 0) {
+    return logit;
+  }
+  const float penalty = __fadd_rn(slot.presence_penalty,
+                                  __fmul_rn(slot.frequency_penalty, static_cast<float>(count)));
+  return __fsub_rn(logit, penalty);
+}
+
 /// A copy of the row with penalties, logit_bias and the ban of stop tokens, in this order.
 __device__ void adjust(const SamplingParams& params, const SlotSampling& slot,
                        const layout::LaneSample& sample, const float* logits, float* adjusted) {
@@ -34,10 +49,8 @@ __device__ void adjust(const SamplingParams& params, const SlotSampling& slot,
 #pragma unroll
     for (std::uint32_t i = 0; i < kLogitBatch; ++i) {
       const std::uint32_t token = first + i * kSamplingThreads;
-      const float penalty = __fadd_rn(
-          slot.presence_penalty, __fmul_rn(slot.frequency_penalty, static_cast<float>(times[i])));
       if (token < vocab_size) {
-        adjusted[token] = times[i] > 0 ? __fsub_rn(values[i], penalty) : values[i];
+        adjusted[token] = times[i] == 0 ? values[i] : penalised(values[i], times[i], slot);
       }
     }
   }
@@ -125,9 +138,15 @@ __global__ void __launch_bounds__(kCountThreads) set_token_counts_kernel(TokenCo
     counts[i] = 0;
   }
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < history.num_tokens; i += kCountThreads) {
+  const std::uint32_t num_tokens = history.num_prompt_tokens + history.num_output_tokens;
+  for (std::uint32_t i = threadIdx.x; i < num_tokens; i += kCountThreads) {
     const TokenId token = params.tokens[history.first_token + i];
-    if (token >= 0 && token < params.vocab_size) {
+    if (token < 0 || token >= params.vocab_size) {
+      continue;
+    }
+    if (i < history.num_prompt_tokens) {
+      atomicOr(counts + token, kInPrompt);
+    } else {
       atomicAdd(counts + token, 1U);
     }
   }

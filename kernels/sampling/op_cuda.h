@@ -25,6 +25,7 @@ struct alignas(16) SlotSampling {
   float top_p = 1.0F;
   float min_p = 0.0F;
   std::int32_t top_k = 0;
+  float repetition_penalty = 1.0F;
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
   std::uint64_t seed = 0;
@@ -41,6 +42,9 @@ struct RankedToken {
   TokenId token = kNoToken;
   float logprob = 0.0F;
 };
+
+/// Of a token_counts entry: the prompt has the token. The rest is how often it was generated.
+inline constexpr std::uint32_t kInPrompt = 1U << 31;
 
 /// What the host reads back of one sample.
 struct SampledRow {
@@ -72,12 +76,14 @@ struct SamplingParams {
 /// Writes nothing if the epoch is aborted. kInvalidArgument for an empty vocabulary.
 Status launch_sampling(const SamplingParams& params, device::CudaStream stream);
 
-/// Sets rows of token_counts to what a list of tokens says: when a slot with penalties is opened,
-/// with the tokens it generated before (PROTOCOL 4: state that can be rebuilt).
+/// Sets rows of token_counts to what lists of tokens say: when a slot with penalties is opened,
+/// with the tokens of its prompt and those it generated before (PROTOCOL 4: state that can be
+/// rebuilt).
 struct TokenHistory {
-  std::int32_t counts_row = -1;  ///< -1: nothing to do
-  std::uint32_t first_token = 0;
-  std::uint32_t num_tokens = 0;
+  std::int32_t counts_row = -1;   ///< -1: nothing to do
+  std::uint32_t first_token = 0;  ///< those of the prompt, then the generated ones
+  std::uint32_t num_prompt_tokens = 0;
+  std::uint32_t num_output_tokens = 0;
 };
 struct TokenCountsParams {
   std::int64_t num_histories = 0;

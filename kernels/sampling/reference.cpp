@@ -21,9 +21,16 @@ std::vector<float> adjusted_logits(const SamplingRow& row, std::int64_t vocab_si
   };
   if (row.counts != nullptr) {
     for (const auto& [token, count] : *row.counts) {
+      if (token < 0 || token >= vocab_size) {
+        continue;
+      }
+      float& logit = logits[static_cast<std::size_t>(token)];
+      if (params.repetition_penalty != 1.0F) {
+        logit =
+            logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+      }
       if (count > 0) {
-        add(token,
-            -(params.presence_penalty + params.frequency_penalty * static_cast<float>(count)));
+        logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
       }
     }
   }

@@ -72,7 +72,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
                   spec.head_dim * dtype_bytes(options.kv_dtype)),
       kv_(gpu.device(), 2 * spec.num_layers * pool_bytes_),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
-      history_done_(gpu.device()) {
+      history_bytes_(history_bytes(options)) {
   const device::CudaDevice& device = gpu.device();
   require(cuda::prepare_paged_attention(), "attention kernels");
   for (const Array& array : arrays(options, spec)) {
@@ -80,7 +80,10 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   }
   epoch_upload_ =
       device::PinnedBuffer(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes());
-  history_ = device::PinnedBuffer(device, history_on_device_.num_bytes());
+  histories_ = device::PinnedBuffer(device, histories_on_device_.num_bytes());
+  for (std::uint32_t i = 0; i < kNumHistories; ++i) {
+    history_done_.emplace_back(device);
+  }
   GpuLaneShape shape = lane_shape(options, spec);
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     shape.priority = device::lane_priority(lane);

@@ -72,6 +72,7 @@ class GpuRunner {
                                    const model::ModelSpec& spec);
   static GpuLaneShape lane_shape(const AttentionServerOptions& options,
                                  const model::ModelSpec& spec);
+  static std::size_t history_bytes(const AttentionServerOptions& options);
   static std::uint32_t pages_per_slot(const AttentionServerOptions& options) {
     return (options.max_model_len + options.page_size - 1) / options.page_size;
   }
@@ -130,11 +131,14 @@ class GpuRunner {
   std::vector<device::DeviceEvent> plan_applied_;             // [kMaxLanes]
   std::vector<std::vector<device::DeviceEvent>> kv_written_;  // [kMaxLanes][num_layers]
   std::vector<bool> has_pieces_;                              // [kMaxLanes] so far in this epoch
-  // Tokens that a preempted sequence with penalties had generated: one at a time.
-  device::PinnedBuffer history_;  // TokenHistory, then TokenId [max_model_len]
-  device::DeviceBuffer history_on_device_;
-  device::DeviceEvent history_done_;
-  bool history_used_ = false;
+  // Tokens that a sequence with penalties begins with: so many may be on their way to the GPU
+  // before the host must wait for the oldest.
+  static constexpr std::uint32_t kNumHistories = 8;
+  std::size_t history_bytes_;       // TokenHistory, then TokenId [max_model_len]
+  device::PinnedBuffer histories_;  // [kNumHistories][history_bytes_]
+  device::DeviceBuffer histories_on_device_;
+  std::vector<device::DeviceEvent> history_done_;                               // [kNumHistories]
+  std::uint32_t num_histories_ = 0;                                             // so far
   std::array<std::map<std::uint32_t, device::DeviceGraph>, kMaxLanes> graphs_;  // by bucket
 };
 

@@ -12,34 +12,40 @@ using device::copy_async;
 namespace cuda = kernels::cuda;
 
 Status GpuRunner::set_counts(GpuLane& lane, SlotId id, const Slot& slot) {
-  if (history_used_) {
-    if (auto status = history_done_.synchronize(); !status) {
+  const std::uint32_t entry = num_histories_ % kNumHistories;
+  if (num_histories_++ >= kNumHistories) {
+    if (auto status = history_done_[entry].synchronize(); !status) {
       return status;
     }
   }
-  history_used_ = true;
-  auto* history = history_.as<cuda::TokenHistory>();
-  auto* tokens = reinterpret_cast<TokenId*>(history + 1);
-  std::uint32_t num_tokens = 0;
+  auto* history = reinterpret_cast<cuda::TokenHistory*>(histories_.data() + entry * history_bytes_);
+  *history = {.counts_row = static_cast<std::int32_t>(id)};
+  auto* const tokens = reinterpret_cast<TokenId*>(history + 1);
+  auto* next = tokens;
   for (const auto& [token, count] : slot.counts) {
-    std::fill_n(tokens + num_tokens, count, token);
-    num_tokens += count;
+    if (count == 0) {  // one that was generated counts as seen anyway
+      *next++ = token;
+    }
   }
-  *history = {
-      .counts_row = static_cast<std::int32_t>(id), .first_token = 0, .num_tokens = num_tokens};
-  auto status =
-      copy_async(history_on_device_.data(), history_.data(), history_.num_bytes(), lane.stream());
+  history->num_prompt_tokens = static_cast<std::uint32_t>(next - tokens);
+  for (const auto& [token, count] : slot.counts) {
+    next = std::fill_n(next, count, token);
+  }
+  const auto num_tokens = static_cast<std::uint32_t>(next - tokens);
+  history->num_output_tokens = num_tokens - history->num_prompt_tokens;
+  auto* on_device = histories_on_device_.data() + entry * history_bytes_;
+  auto status = copy_async(on_device, history, sizeof(*history) + num_tokens * sizeof(TokenId),
+                           lane.stream());
   if (status) {
-    const auto* on_device = history_on_device_.as<cuda::TokenHistory>();
-    status =
-        cuda::launch_set_token_counts({.num_histories = 1,
-                                       .vocab_size = spec_.vocab_size,
-                                       .histories = on_device,
-                                       .tokens = reinterpret_cast<const TokenId*>(on_device + 1),
-                                       .token_counts = token_counts_.as<std::uint32_t>()},
-                                      lane.stream());
+    const auto* copied = reinterpret_cast<const cuda::TokenHistory*>(on_device);
+    status = cuda::launch_set_token_counts({.num_histories = 1,
+                                            .vocab_size = spec_.vocab_size,
+                                            .histories = copied,
+                                            .tokens = reinterpret_cast<const TokenId*>(copied + 1),
+                                            .token_counts = token_counts_.as<std::uint32_t>()},
+                                           lane.stream());
   }
-  return status ? history_done_.record(lane.stream()) : status;
+  return status ? history_done_[entry].record(lane.stream()) : status;
 }
 
 Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state) {
@@ -54,6 +60,7 @@ Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotS
                     .top_p = params.top_p,
                     .min_p = params.min_p,
                     .top_k = params.top_k,
+                    .repetition_penalty = params.repetition_penalty,
                     .presence_penalty = params.presence_penalty,
                     .frequency_penalty = params.frequency_penalty,
                     .seed = params.seed,

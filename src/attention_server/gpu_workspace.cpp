@@ -92,9 +92,12 @@ std::vector<GpuRunner::Array> GpuRunner::arrays(const AttentionServerOptions& op
       {&GpuRunner::combine_windows_, bytes_of<std::byte*>(options.num_ffn_servers)},
       {&GpuRunner::abort_, bytes_of<layout::AbortState>(1)},
       {&GpuRunner::timeout_ns_, bytes_of<std::uint64_t>(1)},
-      {&GpuRunner::history_on_device_,
-       sizeof(cuda::TokenHistory) + bytes_of<TokenId>(options.max_model_len)},
+      {&GpuRunner::histories_on_device_, kNumHistories * history_bytes(options)},
   };
+}
+
+std::size_t GpuRunner::history_bytes(const AttentionServerOptions& options) {
+  return sizeof(cuda::TokenHistory) + bytes_of<TokenId>(options.max_model_len);
 }
 
 std::uint64_t GpuRunner::workspace_bytes(const AttentionServerOptions& options,

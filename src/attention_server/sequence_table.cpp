@@ -11,6 +11,16 @@ Status mismatch(std::string message) {
   return {StatusCode::kInternal, "plan does not fit this server: " + std::move(message)};
 }
 
+void count(TokenId token, std::uint32_t times, kernels::TokenCounts& counts) {
+  const auto at = std::lower_bound(counts.begin(), counts.end(), token,
+                                   [](const auto& entry, TokenId t) { return entry.first < t; });
+  if (at == counts.end() || at->first != token) {
+    counts.insert(at, {token, times});
+  } else {
+    at->second += times;
+  }
+}
+
 }  // namespace
 
 SequenceTable::SequenceTable(const SequenceTableShape& shape)
@@ -97,14 +107,11 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
   slot.sampling = open.sampling;
   batch.opened.push_back(open.slot);
   slot.counts.clear();
+  for (const TokenId token : open.prompt_tokens) {
+    count(token, 0, slot.counts);
+  }
   for (const TokenId token : open.output_tokens) {
-    const auto at = std::find_if(slot.counts.begin(), slot.counts.end(),
-                                 [token](const auto& entry) { return entry.first == token; });
-    if (at == slot.counts.end()) {
-      slot.counts.emplace_back(token, 1);
-    } else {
-      ++at->second;
-    }
+    count(token, 1, slot.counts);
   }
   for (const PageId page : open.cached_pages) {
     if (auto status = append_page(open.slot, page, batch); !status) {
@@ -259,13 +266,7 @@ void SequenceTable::set_sampled(const SampleRow& row, TokenId token) {
   if (!slot.sampling.has_penalties()) {
     return;
   }
-  const auto at = std::find_if(slot.counts.begin(), slot.counts.end(),
-                               [token](const auto& entry) { return entry.first == token; });
-  if (at == slot.counts.end()) {
-    slot.counts.emplace_back(token, 1);
-  } else {
-    ++at->second;
-  }
+  count(token, 1, slot.counts);
 }
 
 }  // namespace fastfd::attention_server

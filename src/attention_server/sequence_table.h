@@ -30,7 +30,7 @@ struct Slot {
   std::uint32_t prompt_len = 0;   ///< of the client's prompt
   TokenId last_token = kNoToken;  ///< sampled, not fed yet
   SamplingParams sampling;
-  kernels::TokenCounts counts;  ///< of generated tokens; only with penalties
+  kernels::TokenCounts counts;  ///< ascending token; only with penalties
 };
 
 /// Row of a lane whose logits are sampled.

@@ -30,6 +30,7 @@ void to_proto(const SamplingParams& sampling, v1::Sampling* proto) {
   proto->set_top_p(sampling.top_p);
   proto->set_top_k(sampling.top_k);
   proto->set_min_p(sampling.min_p);
+  proto->set_repetition_penalty(sampling.repetition_penalty);
   proto->set_presence_penalty(sampling.presence_penalty);
   proto->set_frequency_penalty(sampling.frequency_penalty);
   proto->set_seed(sampling.seed);
@@ -53,6 +54,7 @@ ConvertError from_proto(const v1::Sampling& proto, SamplingParams* sampling) {
   sampling->top_p = proto.top_p();
   sampling->top_k = proto.top_k();
   sampling->min_p = proto.min_p();
+  sampling->repetition_penalty = proto.repetition_penalty();
   sampling->presence_penalty = proto.presence_penalty();
   sampling->frequency_penalty = proto.frequency_penalty();
   sampling->seed = proto.seed();
@@ -99,6 +101,7 @@ void to_proto(const SlotOpen& open, v1::SlotOpen* proto) {
   proto->set_generation(open.generation);
   proto->set_prompt_len(open.prompt_len);
   assign(proto->mutable_cached_pages(), open.cached_pages);
+  assign(proto->mutable_prompt_tokens(), open.prompt_tokens);
   assign(proto->mutable_output_tokens(), open.output_tokens);
   to_proto(open.sampling, proto->mutable_sampling());
   if (open.copy_page) {
@@ -114,6 +117,7 @@ ConvertError from_proto(const v1::SlotOpen& proto, SlotOpen* open) {
   open->generation = proto.generation();
   open->prompt_len = proto.prompt_len();
   open->cached_pages = to_vector<PageId>(proto.cached_pages());
+  open->prompt_tokens = to_vector<TokenId>(proto.prompt_tokens());
   open->output_tokens = to_vector<TokenId>(proto.output_tokens());
   if (proto.has_copy_page()) {
     const v1::PageCopy& copy = proto.copy_page();

@@ -45,7 +45,6 @@ constexpr std::array kUnsupportedParams = {
     UnsupportedParam{"web_search_options", Accepts::kChat, nullptr},
     UnsupportedParam{"suffix", Accepts::kCompletion, nullptr},
     UnsupportedParam{"echo", Accepts::kChat, nullptr},
-    UnsupportedParam{"repetition_penalty", Accepts::kBoth, "1.0"},
     UnsupportedParam{"length_penalty", Accepts::kBoth, "1.0"},
     UnsupportedParam{"use_beam_search", Accepts::kBoth, nullptr},
     UnsupportedParam{"prompt_logprobs", Accepts::kBoth, nullptr},
@@ -182,6 +181,7 @@ SamplingParams read_sampling(const ParamReader& params, bool chat, const ServedM
   constexpr NumberRange kTopP{0.0, 1.0, true, false, "(0, 1]"};
   constexpr NumberRange kMinP{0.0, 1.0, false, true, "[0, 1)"};
   constexpr NumberRange kPenalty{-2.0, 2.0, false, false, "[-2, 2]"};
+  constexpr NumberRange kRepetition{0.01, 100.0, false, false, "[0.01, 100]"};
   const SamplingDefaults& defaults = model.sampling;
   const std::uint32_t vocab_size = model.vocab_size;
   const auto number = [&params](const char* name, const NumberRange& range, float fallback) {
@@ -194,6 +194,7 @@ SamplingParams read_sampling(const ParamReader& params, bool chat, const ServedM
   // Tiny positive doubles would become the illegal 0 as a float.
   sampling.top_p = std::max(sampling.top_p, std::numeric_limits<float>::min());
   sampling.min_p = std::min(number("min_p", kMinP, defaults.min_p), 1.0F - 1e-7F);
+  sampling.repetition_penalty = number("repetition_penalty", kRepetition, 1.0F);
   sampling.presence_penalty = number("presence_penalty", kPenalty, 0.0F);
   sampling.frequency_penalty = number("frequency_penalty", kPenalty, 0.0F);
   const auto top_k = params.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());

@@ -134,6 +134,13 @@ void Planner::add_piece(const Piece& piece, AttentionLanePlan& lane, ServerStep&
       open.copy_page = PageCopy{*lease.copy_source, lease.pages[num_full],
                                 piece.start % state_.options.page_size};
     }
+    if (sequence.sampling.repetition_penalty != 1.0F) {
+      open.prompt_tokens.assign(sequence.tokens.begin(),
+                                sequence.tokens.begin() + sequence.prompt_len);
+      std::sort(open.prompt_tokens.begin(), open.prompt_tokens.end());
+      open.prompt_tokens.erase(std::unique(open.prompt_tokens.begin(), open.prompt_tokens.end()),
+                               open.prompt_tokens.end());
+    }
     if (sequence.sampling.has_penalties()) {
       open.output_tokens.assign(sequence.tokens.begin() + sequence.prompt_len,
                                 sequence.tokens.end());

@@ -45,6 +45,7 @@ Outcome run(const std::vector<Case>& cases, bool aborted = false) {
                    .top_p = params.top_p,
                    .min_p = params.min_p,
                    .top_k = params.top_k,
+                   .repetition_penalty = params.repetition_penalty,
                    .presence_penalty = params.presence_penalty,
                    .frequency_penalty = params.frequency_penalty,
                    .seed = params.seed,
@@ -63,8 +64,14 @@ Outcome run(const std::vector<Case>& cases, bool aborted = false) {
     kernels::cuda::TokenHistory history{.counts_row = slots[slot].counts_row,
                                         .first_token = static_cast<std::uint32_t>(tokens.size())};
     for (const auto& [token, count] : one.counts) {
+      if (count == 0) {
+        tokens.push_back(token);
+        ++history.num_prompt_tokens;
+      }
+    }
+    for (const auto& [token, count] : one.counts) {
       tokens.insert(tokens.end(), count, token);
-      history.num_tokens += count;
+      history.num_output_tokens += count;
     }
     histories.push_back(history);
   }
@@ -140,7 +147,7 @@ void expect_equal(const Case& one, std::size_t index, const Outcome& outcome,
   }
   std::vector<std::uint32_t> counts(vocab_size);
   for (const auto& [token, count] : one.counts) {
-    counts[static_cast<std::size_t>(token)] += count;
+    counts[static_cast<std::size_t>(token)] += count == 0 ? kernels::cuda::kInPrompt : count;
   }
   ++counts[static_cast<std::size_t>(expected.token)];
   const auto first = outcome.counts.begin() + static_cast<std::ptrdiff_t>(index * vocab_size);
@@ -238,8 +245,18 @@ TEST(SamplingCudaTest, AdjustsLogitsAsTheReferenceDoes) {
                          .params = params,
                          .counts = {{0, 3}, {76, 1}, {2999, 20}, {5, 1}},
                          .position = 9});
+        params.repetition_penalty = 1.3F;
+        cases.push_back({.logits = logits,
+                         .params = params,
+                         .counts = {{0, 3}, {1, 0}, {75, 0}, {76, 1}, {2999, 20}},
+                         .position = 9});
         params.presence_penalty = 0.0F;
         params.frequency_penalty = 0.0F;
+        cases.push_back({.logits = logits,
+                         .params = params,
+                         .counts = {{0, 0}, {1, 1}, {75, 0}, {2998, 2}},
+                         .position = 9});
+        params.repetition_penalty = 1.0F;
         params.logit_bias = {{17, 8.0F}, {0, -100.0F}, {152, 3.25F}, {-1, 5.0F}, {3000, 5.0F}};
         cases.push_back({.logits = logits, .params = params, .position = 10});
         params.min_tokens = 4;

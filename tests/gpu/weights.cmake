@@ -6,3 +6,6 @@ fastfd_add_gpu_test(dummy_model_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/dummy_model_test.cpp
   DEPENDS fastfd::cluster fastfd_test_support_checkpoint fmt::fmt
   TIMEOUT 600)
+fastfd_add_gpu_test(gpu_host_free_step_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/host_free_step_test.cpp
+  DEPENDS fastfd::cluster fastfd_test_support_checkpoint)

@@ -112,8 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "stream_options.include_usage", "is 1", "invalid_type"},
         BadInput{R"("response_format":{"type":"json_object"})", "response_format", "json_object",
                  "unsupported_parameter"},
-        BadInput{R"("repetition_penalty":1.2)", "repetition_penalty", "1.2",
-                 "unsupported_parameter"},
+        BadInput{R"("repetition_penalty":0)", "repetition_penalty", "[0.01, 100]"},
         BadInput{R"("priority":5000)", "priority", "[-1000, 1000]"}));
 
 struct BadBody {
@@ -198,7 +197,7 @@ TEST(GenerationRequestTest, TakesEveryParameter) {
   const GenerationRequest request = read_chat(
       R"(,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-7,"max_tokens":9,
       "max_completion_tokens":12,"min_tokens":2,"stop":["x","yz"],"stop_token_ids":[65,65],
-      "ignore_eos":true,"presence_penalty":-1,"frequency_penalty":1.5,
+      "ignore_eos":true,"presence_penalty":-1,"frequency_penalty":1.5,"repetition_penalty":1.25,
       "logit_bias":{"7":-100,"3":5.5},"logprobs":true,"top_logprobs":4,"n":3,"best_of":3,
       "stream":true,"stream_options":{"include_usage":true},"user":"me","store":false,
       "priority":3,"cache_salt":"tenant","tools":[],"unheard_of":{"a":1})");
@@ -215,6 +214,7 @@ TEST(GenerationRequestTest, TakesEveryParameter) {
   EXPECT_TRUE(sampling.ignore_eos);
   EXPECT_FLOAT_EQ(sampling.presence_penalty, -1.0F);
   EXPECT_FLOAT_EQ(sampling.frequency_penalty, 1.5F);
+  EXPECT_FLOAT_EQ(sampling.repetition_penalty, 1.25F);
   EXPECT_THAT(sampling.logit_bias,
               ElementsAre(std::pair<TokenId, float>(3, 5.5F), std::pair<TokenId, float>(7, -100)));
   EXPECT_EQ(sampling.num_logprobs, 4);

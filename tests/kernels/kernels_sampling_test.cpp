@@ -222,6 +222,27 @@ TEST_P(SamplingTest, LogitBiasAndPenaltiesMoveTheChoiceNotTheLogprob) {
   EXPECT_EQ(sample(row, 70).token, reference(row, 70).token);
 }
 
+TEST_P(SamplingTest, RepetitionPenaltyDividesWhatIsPositiveAndMultipliesTheRest) {
+  SamplingParams params = greedy();
+  params.repetition_penalty = 2.0F;
+  const TokenCounts counts = {{0, 0}, {1, 3}, {9, 1}};  // of the prompt alone, generated, unknown
+  const auto token_of = [&](std::vector<float> logits) {
+    const SamplingRow row{.logits = logits.data(), .params = &params, .counts = &counts};
+    const TokenId token = sample(row, logits.size()).token;
+    EXPECT_EQ(token, reference(row, logits.size()).token);
+    return token;
+  };
+  EXPECT_EQ(token_of({3.0F, 3.2F, 1.4F}), 1) << "1.5, 1.6, 1.4";
+  EXPECT_EQ(token_of({3.0F, 3.2F, 1.7F}), 2);
+  EXPECT_EQ(token_of({-1.0F, -1.2F, -1.9F}), 2) << "-2, -2.4, -1.9";
+  EXPECT_EQ(token_of({-1.0F, -1.2F, -2.1F}), 0);
+  params.presence_penalty = 0.2F;  // after it, and only of what was generated
+  EXPECT_EQ(token_of({3.0F, 3.2F, 1.45F}), 0) << "1.5, 1.4, 1.45";
+  params.repetition_penalty = 0.5F;
+  params.presence_penalty = 0.0F;
+  EXPECT_EQ(token_of({1.0F, 1.1F, 2.1F}), 1) << "2, 2.2, 2.1";
+}
+
 TEST_P(SamplingTest, RowsDoNotDependOnEachOther) {
   const std::size_t vocab = 6144;
   const auto all_params = many_params();

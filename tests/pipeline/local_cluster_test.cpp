@@ -218,6 +218,9 @@ class SampledTest : public LocalClusterTest {
       request.sampling.presence_penalty = 0.4F;
       request.sampling.frequency_penalty = 0.7F;
     }
+    if (index % 3 == 2) {
+      request.sampling.repetition_penalty = 1.1F;
+    }
     return request;
   }
 
@@ -228,6 +231,11 @@ class SampledTest : public LocalClusterTest {
     std::size_t num_drawn = 0;
     SamplingParams params = request.sampling;
     params.num_logprobs = -1;
+    // Of log-probabilities, which are all negative, a repetition penalty makes something else than
+    // of the logits that the sampler saw: these draws can't be repeated here.
+    if (params.repetition_penalty != 1.0F) {
+      return 0;
+    }
     kernels::TokenCounts counts;
     for (std::size_t i = 0; i < answer.tokens.size(); ++i) {
       const TokenEvent& event = answer.tokens[i];
@@ -303,7 +311,7 @@ TEST_F(SampledTest, PreemptedSequencesDrawTheSameTokens) {
     num_drawn += expect_draws(request, alone[i]);
     requests.push_back(sampled_request(i));
   }
-  EXPECT_GE(num_drawn, kNumRequests * 96 / 2);
+  EXPECT_GE(num_drawn, kNumRequests * 96 / 3);
   ASSERT_EQ(cluster_->metric("fastfd_preemptions_total"), 0.0);
 
   const auto together = run(std::move(requests));

@@ -65,6 +65,7 @@ class Generator {
     params.top_p = real();
     params.top_k = static_cast<std::int32_t>(word());
     params.min_p = real();
+    params.repetition_penalty = real();
     params.presence_penalty = real();
     params.frequency_penalty = real();
     params.seed = long_word();
@@ -91,7 +92,7 @@ class Generator {
     }
     plan.leaves = words(10);
     plan.opens = list<SlotOpen>(4, [this] {
-      SlotOpen open{word(), word(), word(), words(30), tokens(30), sampling(), {}};
+      SlotOpen open{word(), word(), word(), words(30), tokens(20), tokens(30), sampling(), {}};
       if (coin()) {
         open.copy_page = PageCopy{word(), word(), word()};
       }

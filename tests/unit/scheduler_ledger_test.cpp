@@ -416,6 +416,20 @@ TEST(SchedulerPreemption, TokensInFlightJoinTheRecomputedPrompt) {
   EXPECT_EQ(again.output_tokens, s.tokens_at_reopen[2]) << "for the penalties";
   EXPECT_FALSE(again.output_tokens.empty());
   EXPECT_TRUE(s.opens[1][0].output_tokens.empty());
+  EXPECT_TRUE(again.prompt_tokens.empty()) << "no repetition penalty";
+}
+
+TEST(SchedulerPlan, RepetitionPenaltiesBringTheDistinctTokensOfThePrompt) {
+  Harness h(Harness::small_options());
+  Request request = Harness::request(1, 5, 4);
+  request.prompt = {7, 3, 7, 9, 3};
+  request.sampling.repetition_penalty = 1.1F;
+  ASSERT_TRUE(h.scheduler.submit(request).is_ok());
+  const auto plan = h.plan();
+  ASSERT_TRUE(plan);
+  const auto opens = opens_of(*plan);
+  EXPECT_EQ(opens.at(1).prompt_tokens, (std::vector<TokenId>{3, 7, 9}));
+  h.drain();
 }
 
 /// Preemption looks as many steps ahead as pages take to come back, so no plan has to wait.

@@ -169,6 +169,17 @@ TEST_F(SequenceTableTest, PenaltyCountsAreRebuiltFromTheTokenList) {
               ::testing::UnorderedElementsAre(std::pair(5, 2U), std::pair(6, 2U)));
 }
 
+TEST_F(SequenceTableTest, TokensOfThePromptAreSeenAndNotCounted) {
+  auto plan = prefill(0, 1, {1, 2, 5}, {0});
+  plan.opens[0].sampling.repetition_penalty = 1.2F;
+  plan.opens[0].prompt_tokens = {1, 2, 5};
+  plan.opens[0].output_tokens = {5, 9};
+  ASSERT_TRUE(table_.build(plan, batch_));
+  sample(9);
+  EXPECT_THAT(table_.slot(0).counts,
+              ElementsAre(std::pair(1, 0U), std::pair(2, 0U), std::pair(5, 1U), std::pair(9, 2U)));
+}
+
 TEST_F(SequenceTableTest, RefusesPlansThatDoNotFit) {
   ASSERT_TRUE(table_.build(prefill(0, 1, {1, 2, 3, 4}, {0}), batch_));
   sample(9);

@@ -18,7 +18,7 @@
 namespace fastfd::control_plane {
 
 /// Grows with every incompatible change of the wire form or of the rules around it.
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 /// Limit of one message, both directions: a plan is a few KiB, the first one of an epoch a few MiB.
 inline constexpr int kMaxMessageBytes = 64 << 20;

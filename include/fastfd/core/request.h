@@ -15,10 +15,13 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 /// How one token is chosen. Everything here is known before the first step; the sampler on the
 /// attention server needs nothing else but the tokens emitted so far.
 struct SamplingParams {
-  float temperature = 1.0F;        ///< 0 is greedy
-  float top_p = 1.0F;              ///< (0, 1]
-  std::int32_t top_k = 0;          ///< 0 is off
-  float min_p = 0.0F;              ///< [0, 1); 0 is off
+  float temperature = 1.0F;  ///< 0 is greedy
+  float top_p = 1.0F;        ///< (0, 1]
+  std::int32_t top_k = 0;    ///< 0 is off
+  float min_p = 0.0F;        ///< [0, 1); 0 is off
+  /// Above 0; 1 is off. Divides positive logits and multiplies others, of all tokens of the prompt
+  /// and of the output (Keskar et al., CTRL, 2019).
+  float repetition_penalty = 1.0F;
   float presence_penalty = 0.0F;   ///< [-2, 2], over generated tokens
   float frequency_penalty = 0.0F;  ///< [-2, 2], over generated tokens
   std::uint64_t seed = 0;          ///< with the position it determines every draw
@@ -31,7 +34,9 @@ struct SamplingParams {
   /// Stop ids do not end the sequence (benchmarks).
   bool ignore_eos = false;
 
-  bool has_penalties() const { return presence_penalty != 0.0F || frequency_penalty != 0.0F; }
+  bool has_penalties() const {
+    return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
+  }
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 

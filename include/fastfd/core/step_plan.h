@@ -47,6 +47,8 @@ struct SlotOpen {
   std::uint32_t prompt_len = 0;  ///< tokens of the client's prompt
   /// Full pages that already hold the start: a prefix-cache hit, or the pages of another choice.
   std::vector<PageId> cached_pages;
+  /// Distinct tokens of the client's prompt, ascending; only with a repetition penalty.
+  std::vector<TokenId> prompt_tokens{};
   std::vector<TokenId> output_tokens;  ///< emitted before a preemption; only if penalties need them
   SamplingParams sampling;
   /// Copied in all layers before the lane's first layer; the target follows cached_pages.
