@@ -172,11 +172,12 @@ Connection::Awaitable<bool> Connection::wait_for_request() {
   if (buffer().size() > 0) {
     co_return true;
   }
-  if (core_.draining()) {
-    co_return false;  // accepted just before the port was closed
+  const bool is_late = core_.is_late(this);
+  if (core_.draining() && !is_late) {
+    co_return false;  // accepted just before
   }
   buffer().shrink_to_fit();
-  set_phase(Phase::kIdle, core_.options().idle_timeout);
+  set_phase(Phase::kIdle, is_late ? core_.options().request_timeout : core_.options().idle_timeout);
   error_code error;
   co_await socket().async_wait(Socket::wait_read, asio::redirect_error(asio::use_awaitable, error));
   co_return !error && !gone();

@@ -69,11 +69,15 @@ std::optional<ApiError> GatewayCore::not_ready() const {
 
 void GatewayCore::add(Connection* connection) {
   connections_.insert(connection);
+  if (draining_) {
+    late_.insert(connection);
+  }
   metrics_.connections().Increment();
   schedule_tick();
 }
 
 void GatewayCore::remove(Connection* connection) {
+  late_.erase(connection);
   if (connections_.erase(connection) > 0) {
     metrics_.connections().Decrement();
     report_if_drained();
@@ -133,7 +137,7 @@ void GatewayCore::finish() {
 }
 
 void GatewayCore::report_if_drained() {
-  if (draining_ && connections_.empty() && drained_) {
+  if (draining_ && connections_.size() == late_.size() && drained_) {
     std::exchange(drained_, nullptr)();
   }
 }

@@ -46,11 +46,15 @@ class GatewayCore {
   std::optional<ApiError> not_ready() const;
   bool draining() const { return draining_; }
 
+  /// One that comes while draining holds nothing up.
   void add(Connection* connection);
   void remove(Connection* connection);
 
-  /// Closes idle connections; the others close with their response. `drained` is called once there
-  /// are none.
+  /// Whether a connection came after start_draining(): it is told so, if it asks for more than
+  /// whether the server lives.
+  bool is_late(Connection* connection) const { return late_.contains(connection); }
+  /// Closes idle connections; the others close with their response. `drained` is called once only
+  /// late ones are left.
   void start_draining(std::function<void()> drained);
   /// Ends what still runs.
   void abort_connections();
@@ -75,6 +79,7 @@ class GatewayCore {
   bool draining_ = false;
   std::function<void()> drained_;
   std::unordered_set<Connection*> connections_;
+  std::unordered_set<Connection*> late_;  // among them
   boost::asio::steady_timer tick_timer_;
   std::chrono::milliseconds tick_;
   bool ticking_ = false;

@@ -118,15 +118,20 @@ class GatewayServer::Impl {
     }
     std::promise<void> drained;
     std::future<void> done = drained.get_future();
-    asio::post(core_.io(), [this, &drained] {
-      error_code ignored;
-      acceptor_.close(ignored);
-      core_.start_draining([&drained] { drained.set_value(); });
-    });
+    // The port stays: who asks meanwhile is told, and a balancer sees that /ready has ended.
+    asio::post(core_.io(),
+               [this, &drained] { core_.start_draining([&drained] { drained.set_value(); }); });
     if (done.wait_until(deadline) != std::future_status::ready) {
       asio::post(core_.io(), [this] { core_.abort_connections(); });
       done.wait_for(kAbortTime);
     }
+    std::promise<void> closed;
+    asio::post(core_.io(), [this, &closed] {
+      error_code ignored;
+      acceptor_.close(ignored);
+      closed.set_value();
+    });
+    closed.get_future().wait();
     core_.io().stop();
     thread_.join();
     core_.finish();

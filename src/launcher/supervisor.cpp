@@ -173,6 +173,9 @@ class Supervisor::Impl {
 
   void handle_requests(Clock::time_point now) {
     if (kill_requested_.load()) {
+      if (result_.ok) {
+        result_ = {false, "killed before it had stopped"};
+      }
       begin_stop(now);
       kill_at_ = std::min(kill_at_, now);
     } else if (stop_requested_.load()) {

@@ -108,10 +108,17 @@ TEST_F(LifecycleTest, DrainLetsStreamsFinishAndRefusesNewOnes) {
   EXPECT_EQ(refused.status, 503);
   EXPECT_THAT(refused.body, HasSubstr("shutting down"));
   EXPECT_EQ(refused.headers.at("connection"), "close");
-  EXPECT_THROW(HttpClient late(port()), std::runtime_error);
+  HttpClient late(port());
+  const ClientResponse late_answer =
+      late.exchange("POST", "/v1/completions", completion_body().dump());
+  EXPECT_EQ(late_answer.status, 503);
+  EXPECT_TRUE(late_answer.headers.contains("retry-after"));
+  EXPECT_EQ(late_answer.headers.at("connection"), "close");
+  HttpClient silent(port());  // holds nothing up
   engine_.resume();
   EXPECT_THAT(streaming.read_until("0\r\n\r\n"), HasSubstr("[DONE]"));
   drained.get();
+  EXPECT_THROW(HttpClient after(port()), std::runtime_error);
   EXPECT_TRUE(streaming.read_to_end(rest));
   EXPECT_EQ(engine_.num_aborted(), 0U);
 }

@@ -153,9 +153,10 @@ class ClusterTest(unittest.TestCase):
                 time.sleep(1.2)
                 self.assertIsNone(cluster.launcher.poll(), "one order drains")
                 cluster.launcher.send_signal(signal.SIGINT)
-                cluster.launcher.wait(timeout=PATIENCE_S)
+                self.assertEqual(cluster.launcher.wait(timeout=PATIENCE_S), 1)
             self.assertEqual([pid for pid in pids if is_alive(pid)], [])
             self.assertIn("killing it", cluster.log_text())
+            self.assertIn("killed before it had stopped", cluster.log_text())
 
     def test_a_server_told_to_stop_serves_on_for_the_drain_and_leaves(self):
         with self.cluster("--drain-seconds", "6") as cluster:

@@ -39,7 +39,9 @@ struct SupervisorOptions {
 };
 
 struct SupervisorResult {
-  bool ok = true;      ///< stopped on request, or by a child without `restart` that exited with 0
+  /// Stopped on request, or by a child without `restart` that exited with 0; not if it took
+  /// request_kill().
+  bool ok = true;
   std::string reason;  ///< what ended the run when not ok, for people
 };
 
