@@ -25,20 +25,20 @@ struct GatedDeltaNetShape {
   std::int64_t v_head_dim = 0;
   std::int64_t conv_kernel = 4;  ///< 2 .. kMaxConvKernel
 
-  std::int64_t value_dim() const { return num_v_heads * v_head_dim; }
+  constexpr std::int64_t value_dim() const { return num_v_heads * v_head_dim; }
   /// What the convolution runs over: queries, keys, values.
-  std::int64_t conv_dim() const { return 2 * num_k_heads * k_head_dim + value_dim(); }
+  constexpr std::int64_t conv_dim() const { return 2 * num_k_heads * k_head_dim + value_dim(); }
   /// A row of the fused projection: queries, keys, values, gates z, then b and a of every v head.
-  std::int64_t row_dim() const { return conv_dim() + value_dim() + 2 * num_v_heads; }
+  constexpr std::int64_t row_dim() const { return conv_dim() + value_dim() + 2 * num_v_heads; }
 
-  std::int64_t tiles_per_head() const {
+  constexpr std::int64_t tiles_per_head() const {
     return (v_head_dim + kDeltaTileColumns - 1) / kDeltaTileColumns;
   }
   /// What one sequence carries from token to token in one layer: the last inputs of the
   /// convolution, [conv_kernel - 1, conv_dim], oldest first, and the matrices of the heads,
   /// [num_v_heads][tiles_per_head][k_head_dim][kDeltaTileColumns].
-  std::int64_t conv_state_floats() const { return (conv_kernel - 1) * conv_dim(); }
-  std::int64_t recurrent_state_floats() const {
+  constexpr std::int64_t conv_state_floats() const { return (conv_kernel - 1) * conv_dim(); }
+  constexpr std::int64_t recurrent_state_floats() const {
     return num_v_heads * tiles_per_head() * k_head_dim * kDeltaTileColumns;
   }
 };
