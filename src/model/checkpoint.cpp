@@ -91,7 +91,8 @@ bool is_readable(StoredDType dtype) {
 class Checkpoint::File {
  public:
   explicit File(std::filesystem::path path) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK a FIFO would be waited for; it changes nothing for files.
+    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) {
       const int error = errno;
       throw ModelError(

@@ -18,9 +18,13 @@ constexpr int kDeepestJson = 64;
 
 std::string read_text(const std::filesystem::path& file) {
   std::error_code error;
+  // Looked at before it is opened: opening a FIFO waits for a writer, perhaps for ever.
   const bool is_file = std::filesystem::is_regular_file(file, error);
   const auto num_bytes = is_file ? std::filesystem::file_size(file, error) : 0;
-  std::ifstream stream(file, std::ios::binary);
+  std::ifstream stream;
+  if (is_file) {
+    stream.open(file, std::ios::binary);
+  }
   if (!is_file || error || !stream) {
     throw ModelError(file.string() +
                      ": can't be read; give a complete Hugging Face model folder whose files may "

@@ -1,11 +1,15 @@
 #include "text/bpe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <iterator>
 #include <limits>
 
 #include "fastfd/text/error.h"
+#include "text/utf8.h"
 
 namespace fastfd::text {
 namespace {
@@ -18,9 +22,23 @@ constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
 BpeModel::BpeModel(TokenMap vocab, const std::vector<Merge>& merges, const Options& options)
     : vocab_(std::move(vocab)), options_(options) {
+  const auto id_of = [this](std::string_view token) {
+    const auto it = vocab_.find(token);
+    return it == vocab_.end() ? kNoToken : it->second;
+  };
   for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    const auto it = vocab_.find(std::string(1, static_cast<char>(byte)));
-    byte_ids_[byte] = it == vocab_.end() ? kNoToken : it->second;
+    const char c = static_cast<char>(byte);
+    byte_ids_[byte] = id_of({&c, 1});
+    fallback_ids_[byte] = options.byte_fallback ? id_of(fmt::format("<0x{:02X}>", byte)) : kNoToken;
+  }
+  if (options.alphabet == Alphabet::kCharacters) {
+    for (const auto& [token, id] : vocab_) {
+      std::size_t pos = 0;
+      const char32_t c = token.empty() ? 0 : next_code_point(token, pos);
+      if (!token.empty() && pos == token.size()) {
+        character_ids_.emplace(c, id);
+      }
+    }
   }
   const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(16, merges.size() * 2));
   pairs_.resize(capacity);
@@ -36,17 +54,83 @@ void BpeModel::insert_pair(const Merge& merge, std::uint32_t rank) {
   pair = {pair_key(merge.left, merge.right), rank, merge.result};
 }
 
+namespace {
+
+/// What becomes of symbols without a token. Like the `tokenizers` library, it holds one unk token
+/// back until a symbol with a token of its own (bytes of a fallback don't count) or the end comes.
+class UnknownSymbols {
+ public:
+  UnknownSymbols(const BpeModel::Options& options, std::vector<TokenId>& ids)
+      : options_(options), ids_(ids) {}
+
+  void add() {
+    if (options_.unk_id == kNoToken) {
+      return;
+    }
+    if (pending_ && !options_.fuse_unk) {
+      ids_.push_back(options_.unk_id);
+    }
+    pending_ = true;
+  }
+
+  void flush() {
+    if (pending_) {
+      ids_.push_back(options_.unk_id);
+      pending_ = false;
+    }
+  }
+
+ private:
+  const BpeModel::Options& options_;
+  std::vector<TokenId>& ids_;
+  bool pending_ = false;
+};
+
+}  // namespace
+
 void BpeModel::split_bytes(std::string_view word, std::vector<TokenId>& ids) const {
-  ids.clear();
+  UnknownSymbols unknown(options_, ids);
   for (const char c : word) {
     const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
     if (id != kNoToken) {
+      unknown.flush();
       ids.push_back(id);
-    } else if (options_.unk_id != kNoToken &&
-               !(options_.fuse_unk && !ids.empty() && ids.back() == options_.unk_id)) {
-      ids.push_back(options_.unk_id);
+    } else {
+      unknown.add();
     }
   }
+  unknown.flush();
+}
+
+bool BpeModel::push_fallback(std::string_view character, std::vector<TokenId>& ids) const {
+  const auto id_of = [this](char c) { return fallback_ids_[static_cast<unsigned char>(c)]; };
+  if (!std::all_of(character.begin(), character.end(),
+                   [&](char c) { return id_of(c) != kNoToken; })) {
+    return false;
+  }
+  std::transform(character.begin(), character.end(), std::back_inserter(ids), id_of);
+  return true;
+}
+
+void BpeModel::split_characters(std::string_view word, std::vector<TokenId>& ids) const {
+  UnknownSymbols unknown(options_, ids);
+  for (std::size_t pos = 0; pos < word.size();) {
+    const std::size_t begin = pos;
+    const char32_t c = next_code_point(word, pos);
+    TokenId id = kNoToken;
+    if (c < 0x80) {
+      id = byte_ids_[c];
+    } else if (const auto it = character_ids_.find(c); it != character_ids_.end()) {
+      id = it->second;
+    }
+    if (id != kNoToken) {
+      unknown.flush();
+      ids.push_back(id);
+    } else if (!push_fallback(word.substr(begin, pos - begin), ids)) {
+      unknown.add();
+    }
+  }
+  unknown.flush();
 }
 
 void BpeModel::encode_word(std::string_view word, BpeScratch& scratch,
@@ -57,7 +141,12 @@ void BpeModel::encode_word(std::string_view word, BpeScratch& scratch,
       return;
     }
   }
-  split_bytes(word, scratch.ids);
+  scratch.ids.clear();
+  if (options_.alphabet == Alphabet::kBytes) {
+    split_bytes(word, scratch.ids);
+  } else {
+    split_characters(word, scratch.ids);
+  }
   if (scratch.ids.size() <= kShortWord) {
     merge_short(scratch);
   } else {

@@ -12,7 +12,7 @@
 
 namespace fastfd::text {
 
-/// Token -> id of a byte-level vocabulary, tokens as raw bytes.
+/// Token -> id; tokens of a byte-level vocabulary as raw bytes, others as they are written.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -40,14 +40,18 @@ struct BpeScratch {
   std::vector<std::uint64_t> heap;
 };
 
-/// Byte-pair encoding of one pre-tokenised word (Sennrich et al. 2016, with GPT-2's bytes as base
-/// alphabet). Immutable after construction.
+/// Byte-pair encoding of one pre-tokenised word (Sennrich et al. 2016). The base alphabet is
+/// GPT-2's bytes, or characters as SentencePiece has them, with bytes for those that have no token
+/// (byte fallback). Immutable after construction.
 class BpeModel {
  public:
+  enum class Alphabet : std::uint8_t { kBytes, kCharacters };
   struct Options {
+    Alphabet alphabet = Alphabet::kBytes;
+    bool byte_fallback = false;  ///< characters without a token become tokens "<0x0A>" of bytes
     bool ignore_merges = false;  ///< a word that is a token needs no merges
-    TokenId unk_id = kNoToken;   ///< for bytes without a token; without it they are dropped
-    bool fuse_unk = false;       ///< neighbouring unknown bytes give one unk token
+    TokenId unk_id = kNoToken;   ///< for symbols without a token; without it they are dropped
+    bool fuse_unk = false;       ///< neighbouring unknown symbols give one unk token
   };
 
   /// `merges` in order of rank; of equal pairs the last one counts.
@@ -86,12 +90,16 @@ class BpeModel {
 
   void insert_pair(const Merge& merge, std::uint32_t rank);
   void split_bytes(std::string_view word, std::vector<TokenId>& ids) const;
+  void split_characters(std::string_view word, std::vector<TokenId>& ids) const;
+  bool push_fallback(std::string_view character, std::vector<TokenId>& ids) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
 
   TokenMap vocab_;
   Options options_;
-  std::array<TokenId, 256> byte_ids_{};
+  std::array<TokenId, 256> byte_ids_{};      ///< by byte; by ASCII character of kCharacters
+  std::array<TokenId, 256> fallback_ids_{};  ///< "<0x00>" to "<0xFF>"
+  std::unordered_map<char32_t, TokenId> character_ids_;
   std::vector<Pair> pairs_;
   std::size_t pair_mask_ = 0;
   int pair_shift_ = 0;

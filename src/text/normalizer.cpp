@@ -31,14 +31,15 @@ std::string_view strip(std::string_view text, bool left, bool right) {
 
 }  // namespace
 
-Pattern Pattern::from_json(const nlohmann::json& json) {
-  if (json.contains("Regex")) {
-    return Pattern(Regex(json.at("Regex").get_ref<const std::string&>()));
+Pattern Pattern::from_json(const JsonFields& fields, const char* key) {
+  const JsonFields pattern = fields.child(key);
+  if (pattern.find("Regex") != nullptr) {
+    return Pattern(Regex(pattern.string("Regex")));
   }
-  if (json.contains("String")) {
-    return Pattern(json.at("String").get<std::string>());
+  if (pattern.find("String") != nullptr) {
+    return Pattern(pattern.string("String"));
   }
-  throw TextError("a pattern must be {\"Regex\": ...} or {\"String\": ...}, not " + json.dump());
+  fields.fail(key, R"({"Regex": "..."} or {"String": "..."})");
 }
 
 std::optional<Span> Pattern::find(std::string_view text, std::size_t start,
@@ -53,17 +54,34 @@ std::optional<Span> Pattern::find(std::string_view text, std::size_t start,
   return Span{begin, begin + literal_.size()};
 }
 
-Normalizer::Normalizer(const nlohmann::json& json) {
-  if (!json.is_null()) {
-    add(json);
+void Pattern::replace_all(std::string_view text, std::string_view content, RegexScratch& scratch,
+                          std::string& out) const {
+  std::size_t done = 0;
+  std::size_t from = 0;
+  while (from <= text.size()) {
+    const auto match = find(text, from, scratch);
+    if (!match) {
+      break;
+    }
+    out += text.substr(done, match->begin - done);
+    out += content;
+    done = match->end;
+    from = match->end;
+    if (match->begin == match->end) {
+      if (from == text.size()) {
+        break;
+      }
+      next_code_point(text, from);
+    }
   }
+  out += text.substr(done);
 }
 
-void Normalizer::add(const nlohmann::json& json) {
-  const auto type = json.at("type").get<std::string>();
+void Normalizer::add(const JsonFields& json) {
+  const std::string& type = json.string("type");
   if (type == "Sequence") {
-    for (const auto& child : json.at("normalizers")) {
-      add(child);
+    for (std::size_t i = 0; i < json.array("normalizers").size(); ++i) {
+      add(json.element("normalizers", i));
     }
   } else if (type == "NFC") {
     steps_.emplace_back(NormalizationForm::kNfc);
@@ -79,13 +97,11 @@ void Normalizer::add(const nlohmann::json& json) {
   } else if (type == "Lowercase") {
     steps_.emplace_back(Lowercase{});
   } else if (type == "Prepend") {
-    steps_.emplace_back(Prepend{json.at("prepend").get<std::string>()});
+    steps_.emplace_back(Prepend{json.string("prepend")});
   } else if (type == "Replace") {
-    steps_.emplace_back(
-        Replace{Pattern::from_json(json.at("pattern")), json.at("content").get<std::string>()});
+    steps_.emplace_back(Replace{Pattern::from_json(json, "pattern"), json.string("content")});
   } else if (type == "Strip") {
-    steps_.emplace_back(
-        Strip{json.at("strip_left").get<bool>(), json.at("strip_right").get<bool>()});
+    steps_.emplace_back(Strip{json.boolean("strip_left"), json.boolean("strip_right")});
   } else {
     throw TextError(
         fmt::format("normalizer '{}' is not supported; supported are NFC, NFD, NFKC, NFKD, "
@@ -111,25 +127,7 @@ std::string_view Normalizer::apply(std::string_view text, std::string& buffer, s
       spare = text.empty() ? std::string() : prepend->text + std::string(text);
     } else if (const auto* replace = std::get_if<Replace>(&step)) {
       spare.clear();
-      std::size_t done = 0;
-      std::size_t from = 0;
-      while (from <= text.size()) {
-        const auto match = replace->pattern.find(text, from, scratch);
-        if (!match) {
-          break;
-        }
-        spare += text.substr(done, match->begin - done);
-        spare += replace->content;
-        done = match->end;
-        from = match->end;
-        if (match->begin == match->end) {
-          if (from == text.size()) {
-            break;
-          }
-          next_code_point(text, from);
-        }
-      }
-      spare += text.substr(done);
+      replace->pattern.replace_all(text, replace->content, scratch, spare);
     } else if (const auto* sides = std::get_if<Strip>(&step)) {
       text = strip(text, sides->left, sides->right);
       continue;

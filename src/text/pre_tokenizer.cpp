@@ -16,6 +16,9 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// Rust's \w, which counts the two joiners as word characters.
+constexpr std::string_view kWordsPattern = R"([\w\u200c\u200d]+|[^\w\s\u200c\u200d]+)";
+
 SplitBehavior parse_behavior(const std::string& name) {
   if (name == "Isolated") {
     return SplitBehavior::kIsolated;
@@ -179,63 +182,114 @@ void insert_prefix_spaces(WordList& list) {
     out += list.text.substr(word.begin, word.end - word.begin);
     word = {begin, out.size()};
   }
-  std::swap(list.prefixed, list.spare_text);
-  list.text = list.prefixed;
+  std::swap(list.rewritten, list.spare_text);
+  list.text = list.rewritten;
 }
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(const nlohmann::json& json) {
-  if (!json.is_null()) {
-    add(json);
-  }
-  if (!has_byte_level_) {
-    throw TextError(
-        "only byte-level BPE is supported: the pre_tokenizer must contain a ByteLevel step");
-  }
-}
-
-void PreTokenizer::add(const nlohmann::json& json) {
-  const auto type = json.at("type").get<std::string>();
+void PreTokenizer::add(const JsonFields& json) {
+  const std::string& type = json.string("type");
   if (type == "Sequence") {
-    for (const auto& child : json.at("pretokenizers")) {
-      add(child);
+    for (std::size_t i = 0; i < json.array("pretokenizers").size(); ++i) {
+      add(json.element("pretokenizers", i));
     }
     return;
   }
-  if (has_byte_level_) {
+  if (is_byte_level_) {
     throw TextError(
         fmt::format("pre-tokenizer '{}' after ByteLevel is not supported; ByteLevel "
                     "must be the last step",
                     type));
   }
   if (type == "Split") {
-    steps_.emplace_back(Split{Pattern::from_json(json.at("pattern")),
-                              parse_behavior(json.at("behavior").get<std::string>()),
-                              json.value("invert", false)});
+    steps_.emplace_back(Split{Pattern::from_json(json, "pattern"),
+                              parse_behavior(json.string("behavior")),
+                              json.boolean_or("invert", false)});
   } else if (type == "Digits") {
-    steps_.emplace_back(Digits{json.value("individual_digits", false)});
+    steps_.emplace_back(Digits{json.boolean_or("individual_digits", false)});
   } else if (type == "Punctuation") {
-    steps_.emplace_back(
-        Punctuation{parse_behavior(json.value("behavior", std::string("Isolated")))});
+    steps_.emplace_back(Punctuation{parse_behavior(json.string_or("behavior", "Isolated"))});
+  } else if (type == "Whitespace") {
+    steps_.emplace_back(Split{Pattern(Regex(kWordsPattern)), SplitBehavior::kRemoved, true});
+  } else if (type == "WhitespaceSplit") {
+    steps_.emplace_back(WhiteSpace{});
+  } else if (type == "CharDelimiterSplit") {
+    std::string delimiter;
+    append_utf8(delimiter, json.character("delimiter"));
+    steps_.emplace_back(Split{Pattern(std::move(delimiter)), SplitBehavior::kRemoved, false});
+  } else if (type == "Metaspace") {
+    add_metaspace(json);
   } else if (type == "ByteLevel") {
     add_byte_level(json);
   } else {
     throw TextError(
-        fmt::format("pre-tokenizer '{}' is not supported; supported are ByteLevel, Split, Digits, "
-                    "Punctuation and Sequence",
+        fmt::format("pre-tokenizer '{}' is not supported; supported are ByteLevel, Metaspace, "
+                    "Split, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit "
+                    "and Sequence",
                     type));
   }
 }
 
-void PreTokenizer::add_byte_level(const nlohmann::json& json) {
-  has_byte_level_ = true;
-  if (json.value("add_prefix_space", true)) {
+void PreTokenizer::add_byte_level(const JsonFields& json) {
+  is_byte_level_ = true;
+  if (json.boolean_or("add_prefix_space", true)) {
     steps_.emplace_back(PrefixSpace{});
   }
-  if (json.value("use_regex", true)) {
+  if (json.boolean_or("use_regex", true)) {
     steps_.emplace_back(Split{Pattern(Regex(kGpt2Pattern)), SplitBehavior::kIsolated, false});
   }
+}
+
+void PreTokenizer::add_metaspace(const JsonFields& json) {
+  Metaspace step;
+  append_utf8(step.replacement, json.character("replacement"));
+  // Files from before prepend_scheme say add_prefix_space; where both are there, the newer counts.
+  const bool old_prefix = json.boolean_or("add_prefix_space", true);
+  const std::string scheme = json.string_or("prepend_scheme", old_prefix ? "always" : "never");
+  if (scheme == "always") {
+    step.prepend = Metaspace::Prepend::kAlways;
+  } else if (scheme == "first") {
+    step.prepend = Metaspace::Prepend::kFirst;
+  } else if (scheme == "never") {
+    step.prepend = Metaspace::Prepend::kNever;
+  } else {
+    json.fail("prepend_scheme", "always, first or never");
+  }
+  if (!old_prefix && scheme != "never") {
+    json.fail("add_prefix_space", fmt::format("true, which prepend_scheme {} needs", scheme));
+  }
+  Pattern border(step.replacement);
+  steps_.emplace_back(std::move(step));
+  if (json.boolean_or("split", true)) {
+    steps_.emplace_back(Split{std::move(border), SplitBehavior::kMergedWithNext, false});
+  }
+}
+
+void PreTokenizer::replace_spaces(const Metaspace& step, WordList& list) {
+  std::string& out = list.spare_text;
+  out.clear();
+  for (Span& word : list.words) {
+    const std::string_view text = list.text.substr(word.begin, word.end - word.begin);
+    const bool is_first = list.starts_text && word.begin == 0;
+    const bool may_prepend = step.prepend == Metaspace::Prepend::kAlways ||
+                             (step.prepend == Metaspace::Prepend::kFirst && is_first);
+    const std::size_t begin = out.size();
+    if (may_prepend && !text.starts_with(' ') && !text.starts_with(step.replacement)) {
+      out += step.replacement;
+    }
+    for (std::size_t done = 0; done < text.size();) {
+      const std::size_t space = std::min(text.find(' ', done), text.size());
+      out += text.substr(done, space - done);
+      if (space < text.size()) {
+        out += step.replacement;
+      }
+      done = space + 1;
+    }
+    word = {begin, out.size()};
+  }
+  std::swap(list.rewritten, list.spare_text);
+  list.text = list.rewritten;
 }
 
 void PreTokenizer::split(WordList& list, RegexScratch& scratch) const {
@@ -256,6 +310,12 @@ void PreTokenizer::split(WordList& list, RegexScratch& scratch) const {
       split_words(list, punctuation->behavior, false, [&](Span word, auto&& on_part) {
         match_characters(list.text, word, is_punctuation, on_part);
       });
+    } else if (std::holds_alternative<WhiteSpace>(step)) {
+      split_words(list, SplitBehavior::kRemoved, false, [&](Span word, auto&& on_part) {
+        match_characters(list.text, word, is_white_space, on_part);
+      });
+    } else if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
+      replace_spaces(*metaspace, list);
     } else {
       insert_prefix_spaces(list);
     }

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "text/json_fields.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
 
@@ -30,9 +30,10 @@ struct WordList {
   };
 
   std::string_view text;
+  bool starts_text = true;  ///< `text` is where the whole text begins: no token stands before it
   std::vector<Span> words;
 
-  std::string prefixed;  ///< backs `text` once spaces were inserted
+  std::string rewritten;  ///< backs `text` once spaces were inserted or replaced
   std::string spare_text;
   std::vector<Span> spare_words;
   std::vector<Part> parts;
@@ -41,9 +42,13 @@ struct WordList {
 /// The `pre_tokenizer` of tokenizer.json: cuts text into the words that BPE sees. Immutable.
 class PreTokenizer {
  public:
-  /// Throws TextError naming a type that is not supported, and when there is no ByteLevel (a step
-  /// of the pre-tokenizer, the last one) : FastFD's vocabularies are byte-level.
-  explicit PreTokenizer(const nlohmann::json& json);
+  /// One word, the whole text.
+  PreTokenizer() = default;
+  /// Throws TextError naming a type that is not supported, and when a step follows ByteLevel.
+  explicit PreTokenizer(const JsonFields& json) { add(json); }
+
+  /// Words are bytes for a byte-level vocabulary; else characters, as SentencePiece has them.
+  bool is_byte_level() const { return is_byte_level_; }
 
   /// Fills list.words (none is empty) for list.text, which is valid UTF-8.
   void split(WordList& list, RegexScratch& scratch) const;
@@ -60,14 +65,23 @@ class PreTokenizer {
   struct Punctuation {
     SplitBehavior behavior;
   };
+  struct WhiteSpace {};
   struct PrefixSpace {};
-  using Step = std::variant<Split, Digits, Punctuation, PrefixSpace>;
+  /// Spaces become `replacement`, one is put before words that don't begin with it.
+  struct Metaspace {
+    enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };
+    std::string replacement;
+    Prepend prepend;
+  };
+  using Step = std::variant<Split, Digits, Punctuation, WhiteSpace, PrefixSpace, Metaspace>;
 
-  void add(const nlohmann::json& json);
-  void add_byte_level(const nlohmann::json& json);
+  void add(const JsonFields& json);
+  void add_byte_level(const JsonFields& json);
+  void add_metaspace(const JsonFields& json);
+  static void replace_spaces(const Metaspace& step, WordList& list);
 
   std::vector<Step> steps_;
-  bool has_byte_level_ = false;
+  bool is_byte_level_ = false;
 };
 
 }  // namespace fastfd::text

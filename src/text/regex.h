@@ -14,8 +14,8 @@ struct Span {
 };
 
 /// Rewrites a pattern from the syntax of tokenizer files (Oniguruma, Ruby dialect) to PCRE2's where
-/// the two differ: `\s`, `\w`, `\h`, script names, interval quantifiers followed by `+`. Throws
-/// TextError for class set operations, which PCRE2 cannot express.
+/// the two differ: `\s`, `\w`, `\h`, script names, interval quantifiers followed by `+`, classes in
+/// classes and their intersection. Throws TextError for what has no end.
 std::string translate_oniguruma(std::string_view pattern);
 
 /// Per-thread memory of a match: result, limits and the JIT's stack. Not for concurrent use.

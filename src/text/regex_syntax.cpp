@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <utility>
 #include <vector>
 
 #include "fastfd/text/error.h"
@@ -285,53 +286,131 @@ class Translator {
     return false;
   }
 
-  void char_class() {
-    copy(1);
-    if (peek(0) == '^') {
-      copy(1);
-    }
-    if (peek(0) == ']') {
-      copy(1);
-    }
-    while (pos_ < pattern_.size() && pattern_[pos_] != ']') {
-      class_member();
+  void char_class() { out_ += class_expression(); }
+
+  /// A union of class members: those that a PCRE2 class can hold, and classes in it.
+  struct ClassUnion {
+    std::string members;
+    std::vector<std::string> nested;  ///< expressions that match one character each
+  };
+
+  /// The class at `pos_` as an expression that matches one character. PCRE2 knows neither classes
+  /// in classes nor `&&`, which binds loosest and takes the `^` before it: they become
+  /// alternatives and lookaheads.
+  std::string class_expression() {
+    ++pos_;
+    const bool negated = peek(0) == '^';
+    pos_ += negated ? 1 : 0;
+    std::vector<std::string> operands;
+    ClassUnion current;
+    bool is_first = true;
+    while (pos_ < pattern_.size() && (is_first || pattern_[pos_] != ']')) {
+      is_first = false;
+      if (pattern_.substr(pos_).starts_with("&&")) {
+        operands.push_back(union_expression(std::exchange(current, {})));
+        pos_ += 2;
+      } else {
+        class_member(current);
+      }
     }
     if (pos_ == pattern_.size()) {
       refuse("a character class without end", "add the missing ']'");
     }
-    copy(1);
+    ++pos_;
+    if (operands.empty() && current.nested.empty()) {
+      return fmt::format("[{}{}]", negated ? "^" : "", current.members);
+    }
+    std::string all = union_expression(current);
+    for (const std::string& operand : operands) {
+      all = fmt::format("(?={}){}", operand, all);
+    }
+    return negated ? fmt::format("(?:(?!{})(?s:.))", all) : fmt::format("(?:{})", all);
   }
 
-  void class_member() {
-    if (pattern_.substr(pos_).starts_with("&&")) {
-      refuse("a class intersection (&&)", "rewrite it with a lookahead");
+  static std::string union_expression(const ClassUnion& set) {
+    std::string all;
+    for (const std::string& nested : set.nested) {
+      all += (all.empty() ? "" : "|") + nested;
     }
+    if (!set.members.empty()) {
+      all += fmt::format("{}[{}]", all.empty() ? "" : "|", set.members);
+    }
+    return all.empty() ? "(?!)" : fmt::format("(?:{})", all);
+  }
+
+  /// [:name:] or [:^name:]; in PCRE2 some of them mean other characters.
+  void bracket(std::string_view name, ClassUnion& set) const {
+    static constexpr std::pair<std::string_view, std::string_view> kBrackets[] = {
+        {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+        {"alpha", "\\p{Alphabetic}"},
+        {"ascii", "\\x00-\\x7F"},
+        {"blank", "\\p{Zs}\\t"},
+        {"cntrl", "\\p{Cc}"},
+        {"digit", "\\p{Nd}"},
+        {"graph", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"},
+        {"lower", "\\p{Lowercase}"},
+        {"print", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}\\p{Zs}"},
+        {"punct", "\\p{P}\\p{S}"},
+        {"space", "\\p{White_Space}"},
+        {"upper", "\\p{Uppercase}"},
+        {"word", kWord},
+        {"xdigit", "0-9a-fA-F"},
+    };
+    const bool negated = name.starts_with('^');
+    name.remove_prefix(negated ? 1 : 0);
+    for (const auto& [known, members] : kBrackets) {
+      if (name == known && negated) {
+        set.nested.push_back(fmt::format("[^{}]", members));
+        return;
+      }
+      if (name == known) {
+        set.members += members;
+        return;
+      }
+    }
+    refuse(fmt::format("[:{}:]", name), "list the characters instead");
+  }
+
+  /// Adds the member at `pos_`.
+  void class_member(ClassUnion& set) {
     if (peek(0) == '[') {
       const std::size_t close = pattern_.find(":]", pos_);
-      if (peek(1) != ':' || close == std::string_view::npos) {
-        refuse("a class inside a class", "merge the two or escape the '['");
+      if (peek(1) == ':' && close != std::string_view::npos) {
+        bracket(pattern_.substr(pos_ + 2, close - pos_ - 2), set);
+        pos_ = close + 2;
+      } else {
+        set.nested.push_back(class_expression());
       }
-      copy(close + 2 - pos_);
       return;
     }
     if (peek(0) != '\\') {
-      copy(1);
+      set.members += pattern_[pos_++];
       return;
     }
     switch (peek(1)) {
       case '\0':
         refuse("a backslash at its end", "escape it");
       case 'w':
-        emit(kWord, 2);
+        set.members += kWord;
+        pos_ += 2;
         return;
       case 'h':
-        emit("0-9a-fA-F", 2);
+        set.members += "0-9a-fA-F";
+        pos_ += 2;
         return;
       case 'W':
+        set.nested.push_back(fmt::format("[^{}]", kWord));
+        pos_ += 2;
+        return;
       case 'H':
-        refuse(fmt::format("\\{} inside a class", peek(1)), "list the characters instead");
-      default:
+        set.nested.emplace_back("[^0-9a-fA-F]");
+        pos_ += 2;
+        return;
+      default: {
+        std::string outside = std::exchange(out_, std::move(set.members));
         common_escape();
+        set.members = std::exchange(out_, std::move(outside));
+      }
     }
   }
 

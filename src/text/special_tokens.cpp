@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "fastfd/text/error.h"
 
@@ -20,19 +21,36 @@ std::map<std::string, std::string> special_tokens_of(const nlohmann::ordered_jso
     if (it == config.end()) {
       continue;
     }
-    if (it->is_string()) {
-      result[name] = it->get<std::string>();
-    } else if (it->is_object() && it->contains("content")) {
-      result[name] = it->at("content").get<std::string>();
+    const auto& text = it->is_object() && it->contains("content") ? it->at("content") : *it;
+    if (text.is_string()) {
+      result[name] = text.get<std::string>();
+    } else if (!text.is_null()) {
+      throw TextError(
+          fmt::format("tokenizer_config.json: {} is neither a string nor an object with "
+                      "content; use the file that belongs to the checkpoint",
+                      name));
     }
   }
   return result;
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
+  constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{512} << 20;
+  std::error_code error;
+  // Looked at before it is opened: opening a FIFO waits for a writer, perhaps for ever.
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    throw TextError(
+        fmt::format("{} is not a regular file; put the checkpoint's file there", path.string()));
+  }
+  const auto num_bytes = std::filesystem::file_size(path, error);
+  if (!error && num_bytes > kMostFileBytes) {
+    throw TextError(fmt::format("{}: {} bytes are too many; check that it is the file it should be",
+                                path.string(), num_bytes));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    throw TextError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
+    throw TextError(fmt::format("cannot open {}: {}; check its permissions", path.string(),
+                                std::strerror(errno)));
   }
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (file.bad()) {

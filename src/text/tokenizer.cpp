@@ -53,7 +53,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool parse_special
     if (part.id != kNoToken) {
       tokens.push_back(part.id);
     } else {
-      impl_->encode_piece(part.text, parse_special, *workspace, tokens);
+      const bool starts_text = part.text.data() == text.data();
+      impl_->encode_piece(part.text, starts_text, parse_special, *workspace, tokens);
     }
   }
   if (add_special_tokens) {
@@ -64,13 +65,13 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool parse_special
   return tokens;
 }
 
-void Tokenizer::Impl::encode_piece(std::string_view piece, bool parse_special,
+void Tokenizer::Impl::encode_piece(std::string_view piece, bool starts_text, bool parse_special,
                                    text::EncodeWorkspace& workspace,
                                    std::vector<TokenId>& out) const {
   piece =
       normalizer.apply(piece, workspace.normalized, workspace.normalized_spare, workspace.regex);
   if (normalized_added.empty()) {
-    encode_words(piece, workspace, out);
+    encode_words(piece, starts_text, workspace, out);
     return;
   }
   workspace.normalized_parts.clear();
@@ -79,15 +80,17 @@ void Tokenizer::Impl::encode_piece(std::string_view piece, bool parse_special,
     if (part.id != kNoToken) {
       out.push_back(part.id);
     } else {
-      encode_words(part.text, workspace, out);
+      encode_words(part.text, starts_text && part.text.data() == piece.data(), workspace, out);
     }
   }
 }
 
-void Tokenizer::Impl::encode_words(std::string_view piece, text::EncodeWorkspace& workspace,
+void Tokenizer::Impl::encode_words(std::string_view piece, bool starts_text,
+                                   text::EncodeWorkspace& workspace,
                                    std::vector<TokenId>& out) const {
   text::WordList& list = workspace.words;
   list.text = piece;
+  list.starts_text = starts_text;
   pre_tokenizer.split(list, workspace.regex);
   for (const text::Span span : list.words) {
     const std::string_view word = list.text.substr(span.begin, span.end - span.begin);
@@ -103,31 +106,37 @@ void Tokenizer::Impl::encode_words(std::string_view piece, text::EncodeWorkspace
   }
 }
 
+void Tokenizer::Impl::push(TokenId token, bool skip_special, text::DecodeStream& stream,
+                           std::string& out) const {
+  const TokenText* text = find(token);
+  if (text == nullptr || (skip_special && text->special)) {
+    return;
+  }
+  const auto first = first_texts.empty() ? first_texts.end() : first_texts.find(token);
+  stream.push(bytes_of(*text), text->is_byte, first == first_texts.end() ? nullptr : &first->second,
+              out);
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> tokens, bool skip_special_tokens) const {
   std::string out;
-  text::Utf8Stream stream;
+  text::DecodeStream stream(impl_->decoder, text::DecodeStream::Fallback::kByRun);
   for (const TokenId token : tokens) {
-    if (!skip_special_tokens || !is_special(token)) {
-      stream.push(token_to_bytes(token), out);
-    }
+    impl_->push(token, skip_special_tokens, stream, out);
   }
   stream.flush(out);
   return out;
 }
 
 std::string_view Tokenizer::token_to_bytes(TokenId token) const {
-  if (token < 0 || static_cast<std::size_t>(token) >= impl_->texts.size()) {
-    return {};
-  }
-  const auto& entry = impl_->texts[static_cast<std::size_t>(token)];
-  return std::string_view(impl_->bytes).substr(entry.offset, entry.num_bytes);
+  const auto* text = impl_->find(token);
+  return text == nullptr ? std::string_view() : impl_->bytes_of(*text);
 }
 
 std::size_t Tokenizer::vocab_size() const { return impl_->texts.size(); }
 
 bool Tokenizer::is_special(TokenId token) const {
-  return token >= 0 && static_cast<std::size_t>(token) < impl_->texts.size() &&
-         impl_->texts[static_cast<std::size_t>(token)].special;
+  const auto* text = impl_->find(token);
+  return text != nullptr && text->special;
 }
 
 std::optional<TokenId> Tokenizer::token_id(std::string_view content) const {

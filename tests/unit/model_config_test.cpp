@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -269,6 +270,23 @@ TEST_F(ModelConfigTest, MalformedFiles) {
   } catch (const ModelError& error) {
     EXPECT_THAT(error.what(), HasSubstr("config.json: can't be read; give a complete Hugging"));
   }
+}
+
+// Opening a FIFO waits for a writer; a test that hangs here has found the old fault.
+TEST_F(ModelConfigTest, WhatIsNoFileIsRefusedAtOnce) {
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    const auto path = folder_.path() / name;
+    const auto kept = folder_.path() / "kept";
+    std::filesystem::rename(path, kept);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THROW(load_model_spec(folder_.path()), ModelError) << name;
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    EXPECT_THROW(load_model_spec(folder_.path()), ModelError) << name;
+    std::filesystem::remove(path);
+    std::filesystem::rename(kept, path);
+  }
+  EXPECT_NO_THROW(load_model_spec(folder_.path()));
 }
 
 TEST(ArchitectureRegistryTest, RejectsDuplicates) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "fastfd/text/detokenizer.h"
 #include "tokenizer_golden.h"
 
 namespace fastfd {
@@ -51,6 +52,20 @@ class TokenizerVariants : public testing::TestWithParam<std::size_t> {
 
 /// Variants in the style of whole models; the others try single components.
 class TokenizerModels : public TokenizerVariants {};
+class TokenizerPosts : public TokenizerVariants {};
+class TokenizerFallbacks : public TokenizerVariants {};
+
+/// Text of `ids` as it comes behind `prompt`.
+std::string joined_pieces(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
+                          const std::vector<TokenId>& ids) {
+  IncrementalDetokenizer detokenizer(tokenizer);
+  detokenizer.continue_from(prompt);
+  std::string text;
+  for (const TokenId id : ids) {
+    detokenizer.push(id, text);
+  }
+  return text + detokenizer.flush();
+}
 
 TEST_P(TokenizerVariants, EncodesAsTheReference) {
   const Tokenizer tokenizer = load_variant(variant());
@@ -86,7 +101,38 @@ TEST_P(TokenizerModels, SpecialTokensCanBeOrdinaryText) {
   EXPECT_EQ(next, golden().at("plain_ids").size());
 }
 
-TEST_P(TokenizerModels, PostProcessorAddsItsTokens) {
+TEST_P(TokenizerFallbacks, RunsOfFallbackBytesAreDecodedAsTheReference) {
+  const Tokenizer tokenizer = load_variant(variant());
+  for (const json& entry : golden().at("token_lists")) {
+    EXPECT_EQ(tokenizer.decode(ids_of(entry[0]), /*skip_special_tokens=*/true),
+              entry[1].get<std::string>())
+        << entry[0];
+  }
+}
+
+TEST_P(TokenizerFallbacks, PiecesJoinToTheDecodedWhole) {
+  const Tokenizer tokenizer = load_variant(variant());
+  for (const json& entry : golden().at("token_lists")) {
+    const auto ids = ids_of(entry[0]);
+    const auto text = entry[1].get<std::string>();
+    if (text.find("\uFFFD") != text.npos) {
+      continue;  // characters of a run leave before it is known to be no text
+    }
+    EXPECT_EQ(joined_pieces(tokenizer, {}, ids), text) << entry[0];
+    for (std::size_t cut = 0; cut <= ids.size(); ++cut) {
+      const std::vector<TokenId> prompt(ids.begin(), ids.begin() + static_cast<long>(cut));
+      const std::string prompt_text = tokenizer.decode(prompt, true);
+      if (prompt_text.find("\uFFFD") == text.npos) {
+        EXPECT_EQ(prompt_text + joined_pieces(tokenizer, prompt,
+                                              {ids.begin() + static_cast<long>(cut), ids.end()}),
+                  text)
+            << entry[0] << " cut at " << cut;
+      }
+    }
+  }
+}
+
+TEST_P(TokenizerPosts, PostProcessorAddsItsTokens) {
   const Tokenizer tokenizer = load_variant(variant());
   EXPECT_THAT(tokenizer.encode("Hello", true, /*add_special_tokens=*/true),
               ElementsAreArray(ids_of(golden().at("with_post"))));
@@ -125,6 +171,10 @@ std::vector<std::size_t> variants_with(const char* key) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, TokenizerVariants, testing::ValuesIn(variants_with("ids")),
                          variant_name);
+INSTANTIATE_TEST_SUITE_P(Golden, TokenizerPosts, testing::ValuesIn(variants_with("with_post")),
+                         variant_name);
+INSTANTIATE_TEST_SUITE_P(Golden, TokenizerFallbacks,
+                         testing::ValuesIn(variants_with("token_lists")), variant_name);
 INSTANTIATE_TEST_SUITE_P(Golden, TokenizerModels, testing::ValuesIn(variants_with("long")),
                          variant_name);
 
@@ -153,6 +203,41 @@ TEST(Tokenizer, EveryAssignedCharacterIsEncodedAsTheReference) {
     EXPECT_EQ(std::to_string(hash), block.at("hash").get<std::string>())
         << "block of " << block.at("ranges")[0];
   }
+}
+
+TEST(Tokenizer, TokensOfSentencePieceVocabulariesHaveTheirTextAsBytes) {
+  const Tokenizer tokenizer = load_variant(variant_named("llama2"));
+  EXPECT_EQ(tokenizer.token_to_bytes(tokenizer.token_id("\u2581").value()), " ");
+  EXPECT_EQ(tokenizer.token_to_bytes(tokenizer.token_id("<0xE4>").value()), "\xE4");
+  EXPECT_EQ(tokenizer.token_to_bytes(tokenizer.token_id("<s>").value()), "<s>");
+  const Tokenizer old_form = load_variant(variant_named("metaspace-old"));
+  EXPECT_EQ(old_form.token_to_bytes(old_form.token_id("\u2581\u2581").value()), "  ");
+}
+
+// transformers makes the post-processor of Llama's tokenizer classes from two switches;
+// DeepSeek-V3's tokenizer.json alone adds no token.
+TEST(Tokenizer, LlamaClassesObeyTheirSwitches) {
+  const auto tokens = [](const char* variant, const json& config) {
+    const Tokenizer tokenizer =
+        Tokenizer::from_json(variant_json(variant_named(variant)).dump(), config.dump());
+    return tokenizer.encode("a", true, /*add_special_tokens=*/true);
+  };
+  const json config = {{"tokenizer_class", "LlamaTokenizerFast"},
+                       {"bos_token", {{"content", "<s>"}}},
+                       {"eos_token", "</s>"}};
+  const auto with = [&config](const json& more) {
+    json changed = config;
+    changed.update(more);
+    return changed;
+  };
+  const auto plain = tokens("mistral", config);
+  EXPECT_EQ(plain.front(), tokens("mistral", json::object()).front());
+  EXPECT_EQ(tokens("mistral", with({{"add_bos_token", true}})).front(), 1);
+  EXPECT_EQ(tokens("mistral", with({{"add_eos_token", true}})).back(), 2);
+  EXPECT_EQ(tokens("llama2", config).front(), 1);
+  EXPECT_NE(tokens("llama2", with({{"add_bos_token", false}})).front(), 1);
+  EXPECT_EQ(tokens("mistral", with({{"add_bos_token", true}, {"tokenizer_class", "Other"}})),
+            plain);
 }
 
 TEST(Tokenizer, AtlasMoeGoldenPrompts) {

@@ -15,12 +15,15 @@
 
 namespace fastfd {
 
-/// Byte-level BPE tokenizer of a Hugging Face model folder; gives the token ids that the
-/// `tokenizers` library gives. Reads `tokenizer.json` (and `tokenizer_config.json` for the names of
-/// special tokens): BPE with merges in either form, added tokens, the normalizers NFC, NFD, NFKC,
-/// NFKD, Lowercase, Prepend, Replace, Strip, the pre-tokenizers Split, ByteLevel, Digits,
-/// Punctuation, the post-processors ByteLevel and TemplateProcessing. Anything else is refused with
-/// its name.
+/// BPE tokenizer of a Hugging Face model folder, byte-level or in the manner of SentencePiece;
+/// gives the token ids that the `tokenizers` library gives. Reads `tokenizer.json` (and
+/// `tokenizer_config.json` for the names of special tokens): BPE with merges in either form, byte
+/// fallback and unknown tokens; added tokens; the normalizers NFC, NFD, NFKC, NFKD, Lowercase,
+/// Prepend, Replace, Strip; the pre-tokenizers ByteLevel, Metaspace, Split, Digits, Punctuation,
+/// Whitespace, WhitespaceSplit, CharDelimiterSplit; the post-processors ByteLevel,
+/// TemplateProcessing, RobertaProcessing, BertProcessing; the decoders ByteLevel, ByteFallback,
+/// Fuse, Metaspace, Replace, Strip. Anything else is refused with its name. As in vLLM,
+/// `clean_up_tokenization_spaces` changes nothing.
 ///
 /// Two limits follow from the Unicode tables used: characters assigned after Unicode 14 count as
 /// unassigned in split patterns, and those assigned after Unicode 15 in normalisation.
@@ -55,8 +58,8 @@ class Tokenizer {
   /// nothing.
   std::string decode(std::span<const TokenId> tokens, bool skip_special_tokens = false) const;
 
-  /// Bytes that a token stands for; empty for ids outside of the vocabulary. Valid as long as the
-  /// tokenizer.
+  /// Bytes that a token stands for inside of a text; empty for ids outside of the vocabulary. Valid
+  /// as long as the tokenizer.
   std::string_view token_to_bytes(TokenId token) const;
 
   /// Largest token id + 1. A model's `vocab_size` may be larger (padding), never smaller.
@@ -65,7 +68,8 @@ class Tokenizer {
   /// Whether `token` is an added token marked special; decode can skip those.
   bool is_special(TokenId token) const;
 
-  /// Id of an added token, or of the vocabulary token with exactly these bytes.
+  /// Id of an added token, or of the vocabulary token with exactly these bytes; where the
+  /// vocabulary is not byte-level, of the one that is written like this ("▁the").
   std::optional<TokenId> token_id(std::string_view content) const;
 
   /// From tokenizer_config.json; nullopt when the model has none.
@@ -79,6 +83,7 @@ class Tokenizer {
  private:
   struct Impl;
   friend class TokenizerLoader;
+  friend class IncrementalDetokenizer;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
