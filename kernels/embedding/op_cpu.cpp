@@ -16,8 +16,13 @@ Status launch_embedding(const EmbeddingParams& params, const device::CpuStream& 
   }
   const simd::KernelTable& table = simd::kernel_table(stream.isa);
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
+    float* out = params.out + row * params.dim;
+    if (params.packed_table != nullptr) {
+      params.packed_table->unpack_row(params.tokens[row], out);
+      continue;
+    }
     const bf16* source = params.table + params.tokens[row] * params.dim;
-    table.from_bf16(&source->bits, params.out + row * params.dim, params.dim);
+    table.from_bf16(&source->bits, out, params.dim);
   }
   return Status::ok();
 }

@@ -25,6 +25,9 @@ class PackedWeights {
   /// Packs `source` [num_rows, k] (row stride k) as rows first_row .. first_row + num_rows - 1.
   void pack_rows(std::int64_t first_row, std::int64_t num_rows, const bf16* source);
 
+  /// Row `row` as it was packed, to `out` [k].
+  void unpack_row(std::int64_t row, float* out) const;
+
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   std::int64_t num_panels() const { return (n_ + kPanelRows - 1) / kPanelRows; }

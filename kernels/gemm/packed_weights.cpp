@@ -36,6 +36,13 @@ void PackedWeights::pack_rows(std::int64_t first_row, std::int64_t num_rows, con
   }
 }
 
+void PackedWeights::unpack_row(std::int64_t row, float* out) const {
+  const bf16* source = data() + packed_index(row, 0, padded_k());
+  for (std::int64_t col = 0; col < k_; ++col) {
+    out[col] = source[(col / 2) * (kPanelRows * 2) + col % 2].to_float();
+  }
+}
+
 bf16 PackedWeights::at(std::int64_t row, std::int64_t col) const {
   return data()[packed_index(row, col, padded_k())];
 }

@@ -77,11 +77,13 @@ void LaneRunner::copy_pages(const LaneBatch& batch) {
 }
 
 Status LaneRunner::embed(LaneId lane, const LaneBatch& batch) {
+  const bool is_tied = weights_->embedding.empty();
   return kernels::launch_embedding({.num_rows = batch.num_rows,
                                     .dim = spec_.hidden_dim,
                                     .vocab_size = spec_.vocab_size,
                                     .tokens = batch.tokens.data(),
                                     .table = weights_->embedding.data(),
+                                    .packed_table = is_tied ? &weights_->lm_head : nullptr,
                                     .out = lanes_[lane].residual.data()},
                                    stream_);
 }

@@ -9,10 +9,20 @@
 namespace fastfd::cluster {
 namespace {
 
-model::LoadOptions load_options(const config::ModelConfig& config) {
-  return {.format = config.load_format,
-          .num_layers = config.num_layers,
-          .expert_dtype = config.quantization == "fp8" ? DType::kFloat8E4M3 : DType::kBFloat16};
+std::optional<DType> expert_dtype(const config::ClusterConfig& config) {
+  if (config.model.quantization == "fp8") {
+    return DType::kFloat8E4M3;
+  }
+  if (config.model.quantization == "auto" && config.on_gpus()) {
+    return std::nullopt;
+  }
+  return DType::kBFloat16;
+}
+
+model::LoadOptions load_options(const config::ClusterConfig& config) {
+  return {.format = config.model.load_format,
+          .num_layers = config.model.num_layers,
+          .expert_dtype = expert_dtype(config)};
 }
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -70,9 +80,10 @@ void require_process_transport(const config::ClusterConfig& config) {
 
 Blueprint::Blueprint(config::ClusterConfig config)
     : config_(std::move(config)),
-      spec_(model::load_model_spec(config_.model.path, load_options(config_.model))) {
+      spec_(model::load_model_spec(config_.model.path, load_options(config_))) {
   require_devices(config_);
   refuse_fp8_on_cpu();
+  refuse_rows_of_another_dtype();
   if (config_.model.max_model_len > spec_.max_positions) {
     throw config::ConfigError(
         fmt::format("{}: model.max_model_len: {} is more than the {} positions the model was made "
@@ -96,12 +107,21 @@ Blueprint::Blueprint(config::ClusterConfig config)
 }
 
 void Blueprint::refuse_fp8_on_cpu() const {
-  if (spec_.load.expert_dtype == DType::kFloat8E4M3 &&
+  if (spec_.expert_dtype == DType::kFloat8E4M3 &&
       !(config_.attention.device.is_cuda && config_.ffn.device.is_cuda)) {
     throw config::ConfigError(
         fmt::format("{}: model.quantization: fp8 needs both pools on GPUs; say device: cuda:0 for "
-                    "attention and ffn, or quantization: none",
+                    "attention and ffn, or quantization: auto",
                     config_.source.string()));
+  }
+}
+
+// The experts' kernels read rows in the type of their weights.
+void Blueprint::refuse_rows_of_another_dtype() const {
+  if (config_.on_gpus() && dispatch_dtype() != spec_.expert_dtype) {
+    throw config::ConfigError(fmt::format(
+        "{}: transport.dispatch_dtype: {} rows can't be sent to experts in {}; use auto",
+        config_.source.string(), to_string(dispatch_dtype()), to_string(spec_.expert_dtype)));
   }
 }
 
@@ -164,7 +184,7 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
 
 DType Blueprint::dispatch_dtype() const {
   if (config_.on_gpus()) {
-    return config_.transport.dispatch_dtype;
+    return config_.transport.dispatch_dtype.value_or(spec_.expert_dtype);
   }
   // FFN servers round activations to bf16 anyway in bf16 precision: nothing is lost here.
   return config_.model.precision == Precision::kFloat32 ? DType::kFloat32 : DType::kBFloat16;

@@ -52,7 +52,7 @@ void read_model(Section section, ModelConfig& model, AutoValues& autos) {
   section.read("path", path);
   model.path = path;
   section.read_choice<std::string>("quantization", model.quantization,
-                                   {{"none", "none"}, {"fp8", "fp8"}},
+                                   {{"auto", "auto"}, {"none", "none"}, {"fp8", "fp8"}},
                                    {{"fp8*", "is not supported"},
                                     {"int*", "is not supported"},
                                     {"awq", "is not supported"},
@@ -230,9 +230,10 @@ void resolve_auto(const AutoValues& autos, const HostFacts& host, ClusterConfig&
   transport.spin_us = autos.spin_us.value_or(has_spare_core ? kDefaultSpinUs : 0);
   transport.combine_dtype =
       autos.combine_dtype.value_or(on_gpus ? DType::kBFloat16 : DType::kFloat32);
-  const bool sends_fp8 = on_gpus && config.model.quantization == "fp8";
-  transport.dispatch_dtype =
-      autos.dispatch_dtype.value_or(sends_fp8 ? DType::kFloat8E4M3 : activations);
+  transport.dispatch_dtype = autos.dispatch_dtype;
+  if (!on_gpus && !transport.dispatch_dtype) {
+    transport.dispatch_dtype = activations;
+  }
   config.scheduler.microbatches = autos.microbatches.value_or(0);
   config.scheduler.plan_ahead = autos.plan_ahead.value_or(on_gpus ? 1 : 2);
 }

@@ -107,7 +107,8 @@ std::string to_yaml(const ClusterConfig& config) {
   emit(out, "kind", to_string(config.transport.kind));
   emit(out, "spin_us", config.transport.spin_us);
   emit(out, "combine_dtype", yaml_name(config.transport.combine_dtype));
-  emit(out, "dispatch_dtype", yaml_name(config.transport.dispatch_dtype));
+  emit(out, "dispatch_dtype",
+       config.transport.dispatch_dtype ? yaml_name(*config.transport.dispatch_dtype) : "auto");
   out << YAML::EndMap;
 
   emit_scheduler(out, config.scheduler);

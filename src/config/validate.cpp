@@ -96,7 +96,7 @@ void check_cpu_support(const ClusterConfig& config, Problems& problems) {
   };
   const auto& transport = config.transport;
   refuse_if(config.model.quantization == "fp8", "model.quantization",
-            needs_gpus("fp8 needs the GPU kernels", "none"), problems);
+            needs_gpus("fp8 needs the GPU kernels", "auto or none"), problems);
   refuse_if(config.attention.kv_cache.dtype == DType::kFloat8E4M3, "attention.kv_cache.dtype",
             needs_gpus("fp8 needs the GPU kernels", "auto, bf16 or float32"), problems);
   refuse_if(transport.dispatch_dtype == DType::kFloat8E4M3, "transport.dispatch_dtype",

@@ -23,7 +23,7 @@ std::vector<GpuFfnWorker::Lane::Array> GpuFfnWorker::Lane::arrays(const FfnServe
   const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
   const std::size_t hidden = routes * spec.expert_intermediate_dim;
-  const bool is_fp8 = spec.load.expert_dtype == DType::kFloat8E4M3;
+  const bool is_fp8 = spec.expert_dtype == DType::kFloat8E4M3;
   return {{&Lane::control, bytes_of<layout::LaneControl>(1)},
           {&Lane::ready, bytes_of<std::uint32_t>(1)},
           {&Lane::ctas_done, bytes_of<std::uint32_t>(1)},
@@ -38,7 +38,7 @@ std::vector<GpuFfnWorker::Lane::Array> GpuFfnWorker::Lane::arrays(const FfnServe
           {&Lane::peer_rows, bytes_of<std::uint32_t>(options.num_attention_servers)},
           {&Lane::times, bytes_of<layout::HopTimes>(std::size_t{spec.num_layers} + 1)},
           {&Lane::arrived_rows, bytes_of<std::uint32_t>(spec.num_layers)},
-          {&Lane::hidden, bytes_of<std::byte>(hidden * dtype_bytes(spec.load.expert_dtype))},
+          {&Lane::hidden, bytes_of<std::byte>(hidden * dtype_bytes(spec.expert_dtype))},
           {&Lane::hidden_scales, bytes_of<float>(is_fp8 ? hidden / layout::kScaleGroup : 0)},
           {&Lane::outputs, bytes_of<std::byte>(routes * spec.hidden_dim *
                                                dtype_bytes(route_output_dtype(options)))}};

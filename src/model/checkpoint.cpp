@@ -1,12 +1,7 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +11,7 @@
 #include "fastfd/core/check.h"
 #include "fastfd/model/model.h"
 #include "fastfd/model/safetensors.h"
+#include "model/checkpoint_file.h"
 #include "model/hf_config.h"
 #include "model/safetensors_header.h"
 
@@ -26,8 +22,6 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 /// Most bytes of a file mapped by one read at a time: bounds what is resident twice.
 constexpr std::uint64_t kMapBytes = std::uint64_t{8} << 20;
-
-std::string errno_text(int error) { return std::generic_category().message(error); }
 
 /// IEEE half to float, exact; subnormals included.
 float half_to_float(std::uint16_t half) {
@@ -81,110 +75,11 @@ void convert(StoredDType dtype, const std::byte* from, std::uint64_t count, T* o
   }
 }
 
-bool is_readable(StoredDType dtype) {
+bool is_plain(StoredDType dtype) {
   return dtype == StoredDType::kBF16 || dtype == StoredDType::kF16 || dtype == StoredDType::kF32;
 }
 
 }  // namespace
-
-/// An open file that can map ranges of itself.
-class Checkpoint::File {
- public:
-  explicit File(std::filesystem::path path) : path_(std::move(path)) {
-    // Without O_NONBLOCK a FIFO would be waited for; it changes nothing for files.
-    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0) {
-      const int error = errno;
-      throw ModelError(
-          fmt::format("{}: can't be opened ({}); check that the file exists and may "
-                      "be read",
-                      path_.string(), errno_text(error)));
-    }
-    struct stat status {};
-    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(fd_);
-      throw ModelError(path_.string() + ": not a regular file; put the checkpoint's file there");
-    }
-    num_bytes_ = static_cast<std::uint64_t>(status.st_size);
-  }
-  ~File() { ::close(fd_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  std::uint64_t num_bytes() const { return num_bytes_; }
-
-  void read_at(std::uint64_t offset, void* out, std::uint64_t num_bytes) const {
-    auto* to = static_cast<char*>(out);
-    while (num_bytes > 0) {
-      const ssize_t got = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) {
-        continue;
-      }
-      if (got <= 0) {
-        const std::string why = got == 0 ? "it became shorter" : errno_text(errno);
-        throw ModelError(fmt::format("{}: can't be read ({}); check the disk and fetch it again",
-                                     path_.string(), why));
-      }
-      to += got;
-      offset += static_cast<std::uint64_t>(got);
-      num_bytes -= static_cast<std::uint64_t>(got);
-    }
-  }
-
-  /// The JSON header, its length checked against the file's.
-  std::string read_header() const {
-    if (num_bytes_ < kLengthBytes) {
-      throw ModelError(
-          fmt::format("{}: {} bytes are too few for a safetensors file: empty or "
-                      "truncated; fetch it again",
-                      path_.string(), num_bytes_));
-    }
-    std::uint64_t header_bytes = 0;
-    static_assert(std::endian::native == std::endian::little);
-    read_at(0, &header_bytes, kLengthBytes);
-    if (header_bytes > kMostHeaderBytes || header_bytes > num_bytes_ - kLengthBytes) {
-      throw ModelError(
-          fmt::format("{}: header length {} does not fit the file's {} bytes: "
-                      "truncated, or no safetensors file; fetch it again",
-                      path_.string(), header_bytes, num_bytes_));
-    }
-    std::string header(header_bytes, '\0');
-    read_at(kLengthBytes, header.data(), header_bytes);
-    return header;
-  }
-
-  /// Calls body(bytes) with [offset, offset + num_bytes) mapped, and unmaps.
-  template <typename Body>
-  void with_mapped(std::uint64_t offset, std::uint64_t num_bytes, const Body& body) const {
-    if (num_bytes == 0) {
-      return;
-    }
-    // Touching a mapped page beyond the end of the file raises SIGBUS.
-    struct stat status {};
-    if (::fstat(fd_, &status) != 0 ||
-        static_cast<std::uint64_t>(status.st_size) < offset + num_bytes) {
-      throw ModelError(path_.string() +
-                       ": became shorter while it was read; restore the file and start again");
-    }
-    static const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    const std::uint64_t lead = offset % page_bytes;
-    // MAP_POPULATE: one system call instead of a fault every few pages.
-    void* base = ::mmap(nullptr, lead + num_bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd_,
-                        static_cast<off_t>(offset - lead));
-    if (base == MAP_FAILED) {
-      const int error = errno;
-      throw ModelError(fmt::format("{}: can't be mapped ({}); check the limits on memory",
-                                   path_.string(), errno_text(error)));
-    }
-    body(static_cast<const std::byte*>(base) + lead);
-    ::munmap(base, lead + num_bytes);
-  }
-
- private:
-  std::filesystem::path path_;
-  int fd_ = -1;
-  std::uint64_t num_bytes_ = 0;
-};
 
 Checkpoint::Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
@@ -205,7 +100,7 @@ std::string Checkpoint::sample(const TensorInfo& tensor) const {
 }
 
 void Checkpoint::add_file(const std::filesystem::path& file) {
-  auto handle = std::make_unique<File>(file);
+  auto handle = std::make_unique<CheckpointFile>(file);
   for (auto& tensor : parse_safetensors_header(handle->read_header(), handle->num_bytes(), file)) {
     tensor.file_index = static_cast<std::uint32_t>(files_.size());
     const std::string name = tensor.name;
@@ -300,18 +195,41 @@ const TensorInfo& Checkpoint::require(const std::string& name,
                     files_[0].parent_path().string(), quote_name(name)));
   }
   const TensorInfo& tensor = at->second;
-  const std::string where = files_[tensor.file_index].string() + ": tensor " + quote_name(name);
   if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end())) {
     throw ModelError(fmt::format("{} has shape {}, config.json needs {}; use files of one model",
-                                 where, shape_to_string(tensor.shape), shape_to_string(shape)));
+                                 describe(tensor), shape_to_string(tensor.shape),
+                                 shape_to_string(shape)));
   }
-  if (!is_readable(tensor.dtype)) {
-    throw ModelError(
-        fmt::format("{} has dtype {}, which can't be served; use a checkpoint in BF16, "
-                    "F16 or F32",
-                    where, to_string(tensor.dtype)));
+  if (!is_plain(tensor.dtype) && tensor.block_scales == nullptr) {
+    throw ModelError(fmt::format(
+        "{} has dtype {}, which can't be served; use a checkpoint in BF16, F16 or F32, or in "
+        "F8_E4M3 with a quantization_config of quant_method fp8 in config.json",
+        describe(tensor), to_string(tensor.dtype)));
   }
   return tensor;
+}
+
+template <typename Body>
+void Checkpoint::map_parts(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                           const Body& body) const {
+  const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
+  const std::uint64_t part = kMapBytes / element_bytes;
+  for (std::uint64_t done = 0; done < count;) {
+    const std::uint64_t now = std::min(part, count - done);
+    handles_[tensor.file_index]->with_mapped(
+        tensor.file_offset + (first + done) * element_bytes, now * element_bytes,
+        [&](const std::byte* bytes) { body(bytes, done, now); });
+    done += now;
+  }
+}
+
+void Checkpoint::read_stored(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                             std::byte* out) const {
+  const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
+  map_parts(tensor, first, count,
+            [&](const std::byte* bytes, std::uint64_t done, std::uint64_t now) {
+              std::memcpy(out + done * element_bytes, bytes, now * element_bytes);
+            });
 }
 
 template <typename T>
@@ -319,16 +237,15 @@ void Checkpoint::read_as(const TensorInfo& tensor, std::uint64_t first, std::uin
                          T* out) const {
   check(first <= tensor.num_elements && count <= tensor.num_elements - first,
         "a read beyond the end of a tensor");
-  check(is_readable(tensor.dtype), "a tensor type that require() refuses");
-  const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
-  const std::uint64_t block = kMapBytes / element_bytes;
-  for (std::uint64_t done = 0; done < count;) {
-    const std::uint64_t now = std::min(block, count - done);
-    handles_[tensor.file_index]->with_mapped(
-        tensor.file_offset + (first + done) * element_bytes, now * element_bytes,
-        [&](const std::byte* bytes) { convert(tensor.dtype, bytes, now, out + done); });
-    done += now;
+  if (tensor.block_scales != nullptr) {
+    dequantize(tensor, first, count, out);
+    return;
   }
+  check(is_plain(tensor.dtype), "a tensor type that require() refuses");
+  map_parts(tensor, first, count,
+            [&](const std::byte* bytes, std::uint64_t done, std::uint64_t now) {
+              convert(tensor.dtype, bytes, now, out + done);
+            });
 }
 
 void Checkpoint::read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,

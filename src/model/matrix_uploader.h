@@ -27,16 +27,21 @@ class MatrixUploader {
   /// Writes a matrix where there is room already (aligned to 16 bytes); returns the end.
   bf16* into(bf16* to, const std::string& name, std::uint64_t rows, std::uint64_t cols);
 
-  /// [rows, cols] in GPU memory, both multiples of 128, becomes e4m3 with a scale a block of
-  /// 128 x 128. `values` may be overwritten by what is put there next.
-  void quantize(const bf16* values, std::uint64_t rows, std::uint64_t cols, std::uint8_t* e4m3,
-                float* scales);
+  /// Puts a matrix, rows and columns multiples of 128, as e4m3 [rows, cols] and `scales`
+  /// [rows / 128, cols / 128]: the checkpoint's own bits if it is FP8 there, else quantised by the
+  /// GPU. `staging`: GPU memory for the matrix in bf16, free again for what is put next.
+  void into_fp8(const std::string& name, std::uint64_t rows, std::uint64_t cols, std::uint8_t* e4m3,
+                float* scales, bf16* staging);
 
  private:
+  bf16* put(const TensorShape& matrix, bf16* to);
+
   const TensorSource& source_;
   WeightReader reader_;
   DeviceUploader& uploader_;
   std::vector<bf16> host_;
+  std::vector<std::uint8_t> host_e4m3_;
+  std::vector<float> host_scales_;
 };
 
 }  // namespace fastfd::model

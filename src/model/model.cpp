@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "kernels/quantize/op.h"
 #include "model/architecture.h"
 #include "model/fingerprint.h"
 #include "model/hf_config.h"
+#include "model/quantization.h"
 #include "model/safetensors_header.h"
 #include "model/tensor_source.h"
 
@@ -39,22 +41,29 @@ std::string read_architecture_name(const HfConfig& config) {
   return list->front().get<std::string>();
 }
 
-void refuse_quantization(const HfConfig& config) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const nlohmann::json* quantization = config.find(key);
-    if (quantization == nullptr) {
+/// Every matrix of a routed expert is FP8 in the files.
+bool experts_are_fp8(const Checkpoint& checkpoint) {
+  bool has_fp8 = false;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (tensor.shape.size() != 2 || name.find(".experts.") == std::string::npos ||
+        name.ends_with("_scale_inv")) {
       continue;
     }
-    std::string method = "of an unnamed method";
-    if (quantization->is_object()) {
-      const auto at = quantization->find("quant_method");
-      if (at != quantization->end() && at->is_string()) {
-        method = quote_name(at->get<std::string>());
-      }
+    if (tensor.block_scales == nullptr) {
+      return false;
     }
-    config.fail(key, "quantization " + method + " is not supported",
-                "use the model's BF16, F16 or F32 checkpoint");
+    has_fp8 = true;
   }
+  return has_fp8;
+}
+
+DType choose_expert_dtype(const ModelSpec& spec, bool stored_as_fp8) {
+  const auto is_whole_blocks = [](std::uint32_t dim) { return dim % kernels::kQuantizeBlock == 0; };
+  const DType as_stored = stored_as_fp8 && is_whole_blocks(spec.hidden_dim) &&
+                                  is_whole_blocks(spec.expert_intermediate_dim)
+                              ? DType::kFloat8E4M3
+                              : DType::kBFloat16;
+  return spec.load.expert_dtype.value_or(as_stored);
 }
 
 /// After the checkpoint was checked, which still has them all.
@@ -81,8 +90,8 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOpti
   const std::string name = read_architecture_name(config);
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(name, (model_dir / "config.json").string());
-  refuse_quantization(config);
   ModelSpec spec;
+  spec.has_fp8_blocks = read_has_fp8_blocks(config);
   spec.architecture = name;
   spec.load = options;
   architecture.read_config(config, spec);
@@ -92,9 +101,11 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOpti
   if (options.format == LoadFormat::kDummy) {
     digest.add("dummy");
     digest.add(options.dummy_seed);
+    spec.expert_dtype = choose_expert_dtype(spec, spec.has_fp8_blocks);
   } else {
-    const Checkpoint checkpoint = Checkpoint::open(model_dir);
+    const Checkpoint checkpoint = open_checkpoint(model_dir, spec.has_fp8_blocks);
     architecture.check_tensors(checkpoint, spec);
+    spec.expert_dtype = choose_expert_dtype(spec, experts_are_fp8(checkpoint));
     add_tensors(checkpoint, digest);
   }
   cut_layers(config, options.num_layers, spec, digest);
@@ -136,11 +147,11 @@ FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelS
                             const ExpertPlacement& placement, ServerRank ffn_rank,
                             LoadReport* report) {
   require_placement(model_dir, spec, placement, ffn_rank);
-  if (spec.load.expert_dtype != DType::kBFloat16) {
+  if (spec.expert_dtype != DType::kBFloat16) {
     throw ModelError(
-        fmt::format("{}: experts in {} need a GPU; use quantization none, or FFN "
+        fmt::format("{}: experts in {} need a GPU; use quantization auto or none, or FFN "
                     "servers with device cuda",
-                    model_dir.string(), to_string(spec.load.expert_dtype)));
+                    model_dir.string(), to_string(spec.expert_dtype)));
   }
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());

@@ -91,14 +91,13 @@ class Qwen3Moe final : public Architecture {
     WeightReader reader(source, report);
     device::HostArena arena;
     AttentionWeights weights;
-    reader.read_matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_dim,
-                       weights.embedding);
     weights.lm_head =
         kernels::PackedWeights(signed_dim(spec.vocab_size), signed_dim(spec.hidden_dim), &arena);
-    if (spec.tied_embeddings) {
-      weights.lm_head.pack_rows(0, signed_dim(spec.vocab_size), weights.embedding.data());
-    } else {
-      reader.pack("lm_head.weight", spec.vocab_size, spec.hidden_dim, weights.lm_head);
+    const char* head = spec.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    reader.pack(head, spec.vocab_size, spec.hidden_dim, weights.lm_head);
+    if (!spec.tied_embeddings) {
+      reader.read_matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_dim,
+                         weights.embedding);
     }
     weights.final_norm = reader.read_vector("model.norm.weight", spec.hidden_dim);
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {

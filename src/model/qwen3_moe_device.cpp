@@ -56,33 +56,34 @@ DeviceFfnLayer upload_experts(MatrixUploader& matrices, DeviceUploader& uploader
   return weights;
 }
 
-/// `staging`: GPU memory for one expert in bf16, all that is ever there of them.
-DeviceFfnLayer quantize_experts(MatrixUploader& matrices, DeviceUploader& uploader,
-                                const ModelSpec& spec, const std::vector<std::uint32_t>& experts,
-                                std::uint32_t layer, bf16* staging) {
+/// `staging`: GPU memory for one matrix in bf16, all that is ever there of those not yet FP8.
+DeviceFfnLayer upload_fp8_experts(MatrixUploader& matrices, DeviceUploader& uploader,
+                                  const ModelSpec& spec, const std::vector<std::uint32_t>& experts,
+                                  std::uint32_t layer, bf16* staging) {
   const std::uint64_t hidden = spec.hidden_dim;
   const std::uint64_t intermediate = spec.expert_intermediate_dim;
-  const std::size_t down_count = hidden * intermediate;
-  const std::size_t down_scale_count =
-      down_count / (kernels::kQuantizeBlock * kernels::kQuantizeBlock);
-  auto* gate_up = uploader.reserve<std::uint8_t>(experts.size() * 2 * down_count);
-  auto* down = uploader.reserve<std::uint8_t>(experts.size() * down_count);
-  auto* gate_up_scales = uploader.reserve<float>(experts.size() * 2 * down_scale_count);
-  auto* down_scales = uploader.reserve<float>(experts.size() * down_scale_count);
+  const std::size_t count = hidden * intermediate;  // of each of an expert's three matrices
+  const std::size_t scale_count = count / (kernels::kQuantizeBlock * kernels::kQuantizeBlock);
+  auto* gate_up = uploader.reserve<std::uint8_t>(experts.size() * 2 * count);
+  auto* down = uploader.reserve<std::uint8_t>(experts.size() * count);
+  auto* gate_up_scales = uploader.reserve<float>(experts.size() * 2 * scale_count);
+  auto* down_scales = uploader.reserve<float>(experts.size() * scale_count);
   const DeviceFfnLayer weights{.dtype = DType::kFloat8E4M3,
                                .gate_up = gate_up,
                                .down = down,
                                .gate_up_scales = gate_up_scales,
                                .down_scales = down_scales};
-  bf16* staged_down = staging + 2 * down_count;
   for (const std::uint32_t expert : experts) {
-    put_expert(matrices, spec, layer, expert, staging, staged_down);
-    matrices.quantize(staging, 2 * intermediate, hidden, gate_up, gate_up_scales);
-    matrices.quantize(staged_down, hidden, intermediate, down, down_scales);
-    gate_up += 2 * down_count;
-    down += down_count;
-    gate_up_scales += 2 * down_scale_count;
-    down_scales += down_scale_count;
+    for (const char* projection : {"gate_proj", "up_proj"}) {
+      matrices.into_fp8(expert_name(layer, expert, projection), intermediate, hidden, gate_up,
+                        gate_up_scales, staging);
+      gate_up += count;
+      gate_up_scales += scale_count;
+    }
+    matrices.into_fp8(expert_name(layer, expert, "down_proj"), hidden, intermediate, down,
+                      down_scales, staging);
+    down += count;
+    down_scales += scale_count;
   }
   return weights;
 }
@@ -95,8 +96,7 @@ void require_whole_blocks(const ModelSpec& spec) {
     if (dim % kernels::kQuantizeBlock != 0) {
       throw ModelError(
           fmt::format("config.json: {}: {} is no multiple of {}, so that the experts can't be "
-                      "quantised to FP8; "
-                      "use model.quantization: none",
+                      "FP8; use model.quantization: none",
                       name, dim, kernels::kQuantizeBlock));
     }
   }
@@ -129,7 +129,7 @@ DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
   MatrixUploader matrices(source, report, uploader);
   DeviceFfnWeights weights;
   weights.num_experts = static_cast<std::uint32_t>(experts.size());
-  weights.dtype = spec.load.expert_dtype;
+  weights.dtype = spec.expert_dtype;
   if (weights.dtype == DType::kBFloat16) {
     for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
       weights.layers.push_back(upload_experts(matrices, uploader, spec, experts, layer));
@@ -139,10 +139,10 @@ DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
   }
   require_whole_blocks(spec);
   const device::DeviceBuffer staging(
-      device, 3 * std::size_t{spec.expert_intermediate_dim} * spec.hidden_dim * sizeof(bf16));
+      device, std::size_t{spec.expert_intermediate_dim} * spec.hidden_dim * sizeof(bf16));
   for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
     weights.layers.push_back(
-        quantize_experts(matrices, uploader, spec, experts, layer, staging.as<bf16>()));
+        upload_fp8_experts(matrices, uploader, spec, experts, layer, staging.as<bf16>()));
   }
   weights.memory = uploader.take();  // and nothing reads the staging area any more
   return weights;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "fastfd/core/check.h"
 #include "model/fingerprint.h"
 
 namespace fastfd::model {
@@ -12,7 +13,10 @@ class CheckpointSource final : public TensorSource {
  public:
   explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
-  std::uint64_t require(const TensorShape& tensor) const override { return find(tensor).num_bytes; }
+  std::uint64_t require(const TensorShape& tensor) const override {
+    const TensorInfo& info = find(tensor);
+    return info.num_bytes + (info.block_scales != nullptr ? info.block_scales->num_bytes : 0);
+  }
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             bf16* out) const override {
     checkpoint_.read(find(tensor), first, count, out);
@@ -20,6 +24,12 @@ class CheckpointSource final : public TensorSource {
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             float* out) const override {
     checkpoint_.read(find(tensor), first, count, out);
+  }
+  bool is_fp8(const TensorShape& matrix) const override {
+    return find(matrix).block_scales != nullptr;
+  }
+  void read_fp8(const TensorShape& matrix, std::uint8_t* e4m3, float* scales) const override {
+    checkpoint_.read_fp8(find(matrix), e4m3, scales);
   }
 
  private:
@@ -83,12 +93,25 @@ class DummySource final : public TensorSource {
 
 }  // namespace
 
+void TensorSource::read_fp8(const TensorShape& /*matrix*/, std::uint8_t* /*e4m3*/,
+                            float* /*scales*/) const {
+  check(false, "a tensor that is not FP8");
+}
+
+Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_blocks) {
+  Checkpoint checkpoint = Checkpoint::open(model_dir);
+  if (has_fp8_blocks) {
+    checkpoint.use_block_scales();
+  }
+  return checkpoint;
+}
+
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,
                                                  const ModelSpec& spec) {
   if (spec.load.format == LoadFormat::kDummy) {
     return std::make_unique<DummySource>(spec.load.dummy_seed);
   }
-  return std::make_unique<CheckpointSource>(Checkpoint::open(model_dir));
+  return std::make_unique<CheckpointSource>(open_checkpoint(model_dir, spec.has_fp8_blocks));
 }
 
 }  // namespace fastfd::model

@@ -36,12 +36,20 @@ class TensorSource {
   virtual void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
                     float* out) const = 0;
 
+  /// The files have the matrix as FP8 in blocks with scales; read() dequantises it.
+  virtual bool is_fp8(const TensorShape& /*matrix*/) const { return false; }
+  /// Such a matrix bit for bit: `e4m3` [rows, cols], `scales` [ceil(rows/128), ceil(cols/128)].
+  virtual void read_fp8(const TensorShape& matrix, std::uint8_t* e4m3, float* scales) const;
+
   /// A matrix that is made up: how, so that a GPU can do it where the matrix will be. `out` is the
   /// caller's to set.
   virtual std::optional<kernels::RandomFillParams> recipe(const TensorShape& /*matrix*/) const {
     return std::nullopt;
   }
 };
+
+/// The checkpoint of a folder; `has_fp8_blocks`: as ModelSpec says. Throws ModelError.
+Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_blocks);
 
 /// What spec.load says. Throws ModelError.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,

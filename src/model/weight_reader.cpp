@@ -9,6 +9,9 @@ TensorShape WeightReader::open(const std::string& name, std::initializer_list<st
   const std::uint64_t num_bytes = source_.require(tensor);
   if (report_ != nullptr) {
     report_->tensors.push_back(name);
+    if (source_.is_fp8(tensor)) {
+      report_->tensors.push_back(name + "_scale_inv");
+    }
     report_->bytes_read += num_bytes;
   }
   return tensor;

@@ -1,4 +1,4 @@
-// Weights that are made or quantised on the GPU against those of the CPU: bit by bit.
+// Weights that are made, quantised or put on the GPU against those of the CPU: bit by bit.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -186,6 +186,106 @@ TEST_F(DummyExpertsTest, AttentionWeightsAreTheOnesOfTheCpu) {
   for (std::int64_t row = 0; row < packed.n(); ++row) {
     for (std::int64_t col = 0; col < kHidden; ++col) {
       ASSERT_EQ(qkv[static_cast<std::size_t>(row * kHidden + col)], packed.at(row, col));
+    }
+  }
+}
+
+/// A block FP8 checkpoint.
+class Fp8CheckpointTest : public ::testing::Test {
+ protected:
+  Fp8CheckpointTest() {
+    options_.fp8 = true;
+    options_.hidden_dim = 384;
+    options_.expert_intermediate_dim = 256;
+    options_.num_experts = 6;
+  }
+  void write(const test::TinyTensors& tensors) const {
+    test::write_file(folder_.path() / "config.json", test::make_tiny_config(options_));
+    test::write_safetensors(folder_.path() / "model.safetensors", tensors);
+  }
+  static std::string expert_name(std::size_t layer, std::size_t expert, const char* projection) {
+    return "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(expert) +
+           "." + projection + ".weight";
+  }
+  /// Matrix `index` of a stack of such matrices is the tensor, bit for bit.
+  static void expect_bits(const test::TinyTensors& tensors, const std::string& name,
+                          const void* stack, const float* scales, std::size_t index) {
+    const auto& bits = tensors.at(name).bits;
+    const auto& expected_scales = tensors.at(name + "_scale_inv").values;
+    const auto* e4m3 = static_cast<const std::uint8_t*>(stack) + index * bits.size();
+    EXPECT_EQ(read_back(e4m3, bits.size()), bits) << name;
+    const std::size_t num_scales = expected_scales.size();
+    EXPECT_EQ(read_back(scales + index * num_scales, num_scales), expected_scales) << name;
+  }
+
+  const device::CudaDevice device_ = device::CudaDevice::open(0);
+  const ExpertPlacement placement_ = ExpertPlacement::contiguous(6, 2, 1);
+  test::TinyCheckpointOptions options_;
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Fp8CheckpointTest, ExpertsAreUploadedBitForBit) {
+  const auto tensors = test::make_tiny_tensors(options_);
+  write(tensors);
+  const auto spec = model::load_model_spec(folder_.path(), {.expert_dtype = std::nullopt});
+  const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 1, device_);
+  ASSERT_EQ(gpu.dtype, DType::kFloat8E4M3);
+  ASSERT_EQ(gpu.layers.size(), options_.num_layers);
+  for (std::size_t layer = 0; layer < gpu.layers.size(); ++layer) {
+    const auto& weights = gpu.layers[layer];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t expert = 3 + i;
+      expect_bits(tensors, expert_name(layer, expert, "gate_proj"), weights.gate_up,
+                  weights.gate_up_scales, 2 * i);
+      expect_bits(tensors, expert_name(layer, expert, "up_proj"), weights.gate_up,
+                  weights.gate_up_scales, 2 * i + 1);
+      expect_bits(tensors, expert_name(layer, expert, "down_proj"), weights.down,
+                  weights.down_scales, i);
+    }
+  }
+}
+
+// FP8 was asked for, and the checkpoint's author left one expert out.
+TEST_F(Fp8CheckpointTest, WhatIsNotFp8IsQuantisedBesideWhatIs) {
+  auto tensors = test::make_tiny_tensors(options_);
+  const std::string plain = expert_name(0, 4, "down_proj");
+  tensors.at(plain).dtype = "BF16";
+  tensors.at(plain).bits.clear();
+  tensors.erase(plain + "_scale_inv");
+  write(tensors);
+  const auto spec = model::load_model_spec(folder_.path(), {.expert_dtype = DType::kFloat8E4M3});
+  const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 1, device_);
+  const auto& weights = gpu.layers[0];
+  expect_bits(tensors, expert_name(0, 3, "down_proj"), weights.down, weights.down_scales, 0);
+  expect_bits(tensors, expert_name(0, 5, "down_proj"), weights.down, weights.down_scales, 2);
+  std::vector<bf16> values;
+  for (const float value : tensors.at(plain).values) {
+    values.push_back(bf16::from_float(value));
+  }
+  expect_quantised(values, 384, 256, static_cast<const std::uint8_t*>(weights.down),
+                   weights.down_scales, 1);
+}
+
+TEST_F(Fp8CheckpointTest, DequantisedOnTheGpuAsOnTheCpu) {
+  write(test::make_tiny_tensors(options_));
+  const auto spec = model::load_model_spec(folder_.path());  // experts in bf16
+  const auto cpu = model::load_ffn_weights(folder_.path(), spec, placement_, 0);
+  const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 0, device_);
+  ASSERT_EQ(gpu.dtype, DType::kBFloat16);
+  const std::size_t count = std::size_t{384} * 256;
+  const auto down = read_back(static_cast<const bf16*>(gpu.layers[1].down) + 2 * count, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(down[i], cpu.layers[1][2].down.at(static_cast<std::int64_t>(i / 256),
+                                                static_cast<std::int64_t>(i % 256)));
+  }
+  const auto cpu_attention = model::load_attention_weights(folder_.path(), spec);
+  const auto gpu_attention = model::upload_attention_weights(folder_.path(), spec, device_);
+  const auto& packed = cpu_attention.layers[0].out;
+  const auto out =
+      read_back(gpu_attention.layers[0].out, static_cast<std::size_t>(packed.n() * packed.k()));
+  for (std::int64_t row = 0; row < packed.n(); ++row) {
+    for (std::int64_t col = 0; col < packed.k(); ++col) {
+      ASSERT_EQ(out[static_cast<std::size_t>(row * packed.k() + col)], packed.at(row, col));
     }
   }
 }

@@ -264,6 +264,32 @@ TEST_P(SmallOpsTest, EmbeddingCopiesRowsAndRefusesUnknownTokens) {
   }
 }
 
+TEST_P(SmallOpsTest, EmbeddingReadsThePackedHeadOfATiedModel) {
+  for (const std::int64_t dim : {1, 31, 64}) {
+    const auto table = random_bf16(static_cast<std::size_t>(130 * dim), 11);
+    PackedWeights packed(130, dim);  // three panels, the last one in part
+    packed.pack_rows(0, 130, table.data());
+    const std::vector<TokenId> tokens = {129, 0, 63, 64, 64};
+    std::vector<float> out(tokens.size() * static_cast<std::size_t>(dim));
+    std::vector<float> expected(out.size());
+    EmbeddingParams params{.num_rows = static_cast<std::int64_t>(tokens.size()),
+                           .dim = dim,
+                           .vocab_size = 130,
+                           .tokens = tokens.data(),
+                           .table = table.data(),
+                           .out = expected.data()};
+    reference_embedding(params);
+    params.table = nullptr;
+    params.packed_table = &packed;
+    params.out = out.data();
+    ASSERT_TRUE(launch_embedding(params, stream()).is_ok());
+    EXPECT_EQ(out, expected);
+    std::fill(out.begin(), out.end(), 0.0F);
+    reference_embedding(params);
+    EXPECT_EQ(out, expected);
+  }
+}
+
 TEST(WorkClock, StandsStillOnlyWhileEveryLaneWaits) {
   kernels::WorkClock clock;
   // Lane 0: 10..20 and 30..40 waiting. Lane 1 works 15..35, between waits of its own.

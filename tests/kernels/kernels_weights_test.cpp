@@ -132,5 +132,79 @@ TEST(QuantizeTest, MagnitudesWithoutAScaleBecomeZero) {
   EXPECT_EQ(std::count(e4m3.begin(), e4m3.end(), 0), kQuantizeBlock * kQuantizeBlock);
 }
 
+TEST(DequantizeTest, EveryValueTimesEveryKindOfScale) {
+  std::vector<std::uint8_t> all(256);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = static_cast<std::uint8_t>(i);
+  }
+  for (const float scale : {1.0F, 0.0F, -0.37F, 1.2345e-5F, 3e-39F, 1e30F}) {
+    const std::vector<float> scales(2, scale);
+    std::vector<float> floats(all.size());
+    std::vector<bf16> rounded(all.size());
+    const DequantizeParams params{
+        .cols = 256, .count = 256, .e4m3 = all.data(), .scales = scales.data()};
+    dequantize(params, floats.data());
+    dequantize(params, rounded.data());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if ((i & 0x7f) == 0x7f) {
+        continue;  // NaN
+      }
+      const float expected = from_e4m3(all[i]) * scale;
+      ASSERT_EQ(floats[i], expected) << i << " x " << scale;
+      ASSERT_EQ(rounded[i], bf16::from_float(expected)) << i << " x " << scale;
+    }
+  }
+}
+
+TEST(DequantizeTest, AnyPartOfAMatrixWithPartialBlocks) {
+  constexpr std::int64_t kRows = 260;
+  constexpr std::int64_t kCols = 150;
+  constexpr std::int64_t kBlockCols = 2;
+  std::vector<std::uint8_t> e4m3(kRows * kCols);
+  for (std::size_t i = 0; i < e4m3.size(); ++i) {
+    e4m3[i] = static_cast<std::uint8_t>(i * 7 % 127);
+  }
+  const std::vector<float> scales{1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F};
+  const auto expect_part = [&](std::int64_t first, std::int64_t count) {
+    // Scales from the block row on in which the part begins, as readers of large matrices have
+    // them.
+    const std::int64_t block_row = first / kCols / kQuantizeBlock;
+    std::vector<float> out(static_cast<std::size_t>(count), -1.0F);
+    dequantize({.cols = kCols,
+                .first = first - block_row * kQuantizeBlock * kCols,
+                .count = count,
+                .e4m3 = e4m3.data() + first,
+                .scales = scales.data() + block_row * kBlockCols},
+               out.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = (first + i) / kCols;
+      const std::int64_t col = (first + i) % kCols;
+      const auto block =
+          static_cast<std::size_t>(row / kQuantizeBlock * kBlockCols + col / kQuantizeBlock);
+      const float expected = from_e4m3(e4m3[static_cast<std::size_t>(first + i)]) * scales[block];
+      ASSERT_EQ(out[static_cast<std::size_t>(i)], expected) << row << ", " << col;
+    }
+  };
+  expect_part(0, kRows * kCols);
+  expect_part(127 * kCols + 100, 2 * kCols);
+  expect_part(128 * kCols, 3);
+  expect_part(255 * kCols + 149, kCols);
+  expect_part(5, 0);
+}
+
+TEST(DequantizeTest, FindsNan) {
+  std::vector<std::uint8_t> e4m3(10'000, 0x7e);
+  const auto find = [&](std::int64_t count) { return find_nan_e4m3(e4m3.data(), count); };
+  EXPECT_EQ(find(10'000), 10'000);
+  EXPECT_EQ(find(0), 0);
+  e4m3[9'999] = 0x7f;
+  EXPECT_EQ(find(10'000), 9'999);
+  EXPECT_EQ(find(9'999), 9'999);
+  e4m3[4'095] = 0xff;
+  EXPECT_EQ(find(10'000), 4'095);
+  e4m3[4'096] = 0xff;
+  EXPECT_EQ(find(10'000), 4'095);
+}
+
 }  // namespace
 }  // namespace fastfd::kernels

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -11,6 +13,8 @@
 #include <random>
 #include <stdexcept>
 #include <system_error>
+
+#include "kernels/quantize/op.h"
 
 namespace fastfd::test {
 namespace {
@@ -49,11 +53,25 @@ class TensorMaker {
     tensors_.emplace(name, std::move(tensor));
   }
 
-  TinyTensors take() { return std::move(tensors_); }
+  /// A matrix that block FP8 quantises.
+  void add_projection(const std::string& name, std::vector<std::uint64_t> shape) {
+    add(name, std::move(shape));
+    projections_.push_back(name);
+  }
+
+  TinyTensors take(const TinyCheckpointOptions& options) {
+    for (const auto& name : projections_) {
+      if (options.fp8) {
+        quantize_tensor(tensors_, name, options.scale_dtype);
+      }
+    }
+    return std::move(tensors_);
+  }
 
  private:
   ValueSource source_;
   TinyTensors tensors_;
+  std::vector<std::string> projections_;
 };
 
 /// Exact for the bf16 values that are normal numbers of half precision; others lose bits.
@@ -76,7 +94,10 @@ void append(std::string& out, T value) {
 }
 
 std::string encode(const TinyTensor& tensor, const std::string& dtype) {
-  std::string bytes;
+  std::string bytes(tensor.bits.begin(), tensor.bits.end());
+  if (!bytes.empty()) {
+    return bytes;
+  }
   for (const float value : tensor.values) {
     if (dtype == "F32") {
       append(bytes, value);
@@ -122,23 +143,56 @@ TinyTensors make_tiny_tensors(const TinyCheckpointOptions& options) {
     maker.add(prefix + "post_attention_layernorm.weight", {hidden});
     maker.add(prefix + "self_attn.q_norm.weight", {options.head_dim});
     maker.add(prefix + "self_attn.k_norm.weight", {options.head_dim});
-    maker.add(prefix + "self_attn.q_proj.weight", {q, hidden});
-    maker.add(prefix + "self_attn.k_proj.weight", {kv, hidden});
-    maker.add(prefix + "self_attn.v_proj.weight", {kv, hidden});
-    maker.add(prefix + "self_attn.o_proj.weight", {hidden, q});
+    maker.add_projection(prefix + "self_attn.q_proj.weight", {q, hidden});
+    maker.add_projection(prefix + "self_attn.k_proj.weight", {kv, hidden});
+    maker.add_projection(prefix + "self_attn.v_proj.weight", {kv, hidden});
+    maker.add_projection(prefix + "self_attn.o_proj.weight", {hidden, q});
     maker.add(prefix + "mlp.gate.weight", {options.num_experts, hidden});
     for (std::uint32_t expert = 0; expert < options.num_experts; ++expert) {
       const std::string expert_prefix = prefix + "mlp.experts." + std::to_string(expert) + ".";
-      maker.add(expert_prefix + "gate_proj.weight", {options.expert_intermediate_dim, hidden});
-      maker.add(expert_prefix + "up_proj.weight", {options.expert_intermediate_dim, hidden});
-      maker.add(expert_prefix + "down_proj.weight", {hidden, options.expert_intermediate_dim});
+      maker.add_projection(expert_prefix + "gate_proj.weight",
+                           {options.expert_intermediate_dim, hidden});
+      maker.add_projection(expert_prefix + "up_proj.weight",
+                           {options.expert_intermediate_dim, hidden});
+      maker.add_projection(expert_prefix + "down_proj.weight",
+                           {hidden, options.expert_intermediate_dim});
     }
   }
-  return maker.take();
+  return maker.take(options);
+}
+
+void quantize_tensor(TinyTensors& tensors, const std::string& name,
+                     const std::string& scale_dtype) {
+  constexpr std::uint64_t kBlock = 128;
+  constexpr float kLargest = 448.0F;
+  TinyTensor& matrix = tensors.at(name);
+  const std::uint64_t rows = matrix.shape.at(0);
+  const std::uint64_t cols = matrix.shape.at(1);
+  TinyTensor scales;
+  scales.dtype = scale_dtype;
+  scales.shape = {(rows + kBlock - 1) / kBlock, (cols + kBlock - 1) / kBlock};
+  scales.values.assign(scales.shape[0] * scales.shape[1], 0.0F);
+  const auto scale_of = [&](std::uint64_t i) -> float& {
+    return scales.values[i / cols / kBlock * scales.shape[1] + i % cols / kBlock];
+  };
+  for (std::uint64_t i = 0; i < matrix.values.size(); ++i) {
+    scale_of(i) = std::max(scale_of(i), std::abs(matrix.values[i]) / kLargest);
+  }
+  for (float& scale : scales.values) {
+    scale = scale_dtype == "F32" ? scale : bf16::from_float(scale).to_float();
+  }
+  matrix.dtype = "F8_E4M3";
+  matrix.bits.clear();
+  for (std::uint64_t i = 0; i < matrix.values.size(); ++i) {
+    matrix.bits.push_back(kernels::to_e4m3(matrix.values[i] / scale_of(i)));
+    const float product = kernels::from_e4m3(matrix.bits.back()) * scale_of(i);
+    matrix.values[i] = bf16::from_float(product).to_float();
+  }
+  tensors[name + "_scale_inv"] = std::move(scales);
 }
 
 std::string make_tiny_config(const TinyCheckpointOptions& options) {
-  const nlohmann::ordered_json config = {
+  nlohmann::ordered_json config = {
       {"architectures", {"Qwen3MoeForCausalLM"}},
       {"model_type", "qwen3_moe"},
       {"vocab_size", options.vocab_size},
@@ -163,15 +217,23 @@ std::string make_tiny_config(const TinyCheckpointOptions& options) {
       {"mlp_only_layers", nlohmann::ordered_json::array()},
       {"eos_token_id", options.vocab_size - 1},
   };
+  if (options.fp8) {
+    config["quantization_config"] = {{"quant_method", "fp8"},
+                                     {"activation_scheme", "dynamic"},
+                                     {"fmt", "e4m3"},
+                                     {"modules_to_not_convert", {"lm_head"}},
+                                     {"weight_block_size", {128, 128}}};
+  }
   return config.dump(2) + "\n";
 }
 
 void write_safetensors(const std::filesystem::path& file, const TinyTensors& tensors,
-                       const std::string& dtype, std::uint32_t misalignment) {
+                       const std::string& file_dtype, std::uint32_t misalignment) {
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   std::string data;
   for (const auto& [name, tensor] : tensors) {
     const std::size_t begin = data.size();
+    const std::string& dtype = tensor.dtype.empty() ? file_dtype : tensor.dtype;
     data += encode(tensor, dtype);
     header[name] = {
         {"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};

@@ -38,7 +38,11 @@ struct TinyCheckpointOptions {
   std::uint32_t expert_intermediate_dim = 24;
   std::uint32_t max_positions = 128;
   bool tied_embeddings = false;
-  std::string dtype = "BF16";    ///< BF16, F16 or F32
+  std::string dtype = "BF16";  ///< BF16, F16 or F32
+  /// Block FP8: the projections of attention and experts are F8_E4M3 with scales of
+  /// `scale_dtype`, everything else stays `dtype`; config.json says so.
+  bool fp8 = false;
+  std::string scale_dtype = "F32";
   std::uint32_t num_shards = 1;  ///< more than 1: with model.safetensors.index.json
   /// Bytes by which the tensors' data misses 8-byte alignment in the file.
   std::uint32_t misalignment = 0;
@@ -49,11 +53,19 @@ struct TinyCheckpointOptions {
 struct TinyTensor {
   std::vector<std::uint64_t> shape;
   std::vector<float> values;
+  std::string dtype = {};  ///< empty: the file's
+  std::vector<std::uint8_t> bits =
+      {};  ///< of F8_E4M3: what the file holds; `values` are dequantised
 };
 using TinyTensors = std::map<std::string, TinyTensor>;
 
-/// All tensors of a model, normally distributed; norm weights near 1. Values are bf16.
+/// All tensors of a model, normally distributed; norm weights near 1. Values are bf16. With `fp8`
+/// the scales are tensors of their own, X_scale_inv.
 TinyTensors make_tiny_tensors(const TinyCheckpointOptions& options);
+
+/// Makes `name` F8_E4M3 in blocks of 128 x 128 and adds its scales, of `scale_dtype`.
+void quantize_tensor(TinyTensors& tensors, const std::string& name,
+                     const std::string& scale_dtype = "F32");
 
 /// config.json's text.
 std::string make_tiny_config(const TinyCheckpointOptions& options);

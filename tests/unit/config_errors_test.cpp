@@ -289,7 +289,7 @@ TEST(ConfigErrorsTest, ReportsEveryProblemByLine) {
   EXPECT_EQ(
       error,
       "c.yaml:1: scheduler.plan_ahead: 9 is out of range; use `auto` or an integer from 1 to 3\n"
-      "c.yaml:2: model.quantization: 'awq' is not supported; use one of none, fp8\n"
+      "c.yaml:2: model.quantization: 'awq' is not supported; use one of auto, none, fp8\n"
       "c.yaml:4: ffn.servers: 0 is out of range; use an integer from 1 to 64\n"
       "c.yaml:5: ffn.thread: unknown key; did you mean 'threads'?");
 }
@@ -301,9 +301,10 @@ TEST(ConfigErrorsTest, TheModelsNumberFormatsAreThoseOfTheDevice) {
   EXPECT_EQ(
       error_of(model("quantization: fp8")),
       "c.yaml:1: model.quantization: fp8 needs the GPU kernels, but the pools are on the CPU; "
-      "use none, or put both pools on GPUs, as in attention.device: cuda:0");
-  EXPECT_EQ(error_of(model("quantization: fp8_block")),
-            "c.yaml:1: model.quantization: 'fp8_block' is not supported; use one of none, fp8");
+      "use auto or none, or put both pools on GPUs, as in attention.device: cuda:0");
+  EXPECT_EQ(
+      error_of(model("quantization: fp8_block")),
+      "c.yaml:1: model.quantization: 'fp8_block' is not supported; use one of auto, none, fp8");
   EXPECT_EQ(error_of(model("precision: float32") +
                      "attention: {device: 'cuda:0'}\nffn: {device: 'cuda:1'}"),
             "c.yaml:1: model.precision: float32 is for the CPU: activations of the GPU kernels are "

@@ -58,6 +58,8 @@ TEST(ClusterConfigTest, KeysLeftOutGetTheDefaults) {
   expected.model.path = kModel;
   expected.model.max_model_len = 2048;  // max_position_embeddings of the model
   expected.model.served_name = "atlas-moe";
+  EXPECT_EQ(config.model.quantization, "auto");
+  expected.transport.dispatch_dtype = DType::kBFloat16;
   EXPECT_EQ(config, expected);
 }
 
@@ -158,7 +160,8 @@ TEST(ClusterConfigTest, AutoFollowsTheDevice) {
                            {8, false});  // what the CPU can't do does not matter
     EXPECT_EQ(gpu.transport.kind, TransportKind::kCudaIpc);
     EXPECT_EQ(gpu.transport.combine_dtype, DType::kBFloat16);
-    EXPECT_EQ(gpu.transport.dispatch_dtype, DType::kBFloat16);
+    EXPECT_EQ(gpu.transport.dispatch_dtype, std::nullopt);  // the experts'
+    EXPECT_NE(to_yaml(gpu).find("dispatch_dtype: auto"), std::string::npos);
     EXPECT_EQ(gpu.model.precision, Precision::kBFloat16);
     EXPECT_EQ(gpu.attention.kv_cache.dtype, DType::kBFloat16);
     EXPECT_EQ(gpu.attention.kv_cache.pages, 0U);
@@ -219,14 +222,15 @@ TEST(ClusterConfigTest, WhatIsWrittenWinsOnGpus) {
   }
 }
 
-TEST(ClusterConfigTest, QuantisedWeightsWantQuantisedRows) {
+// What `auto` sends to GPUs depends on the model: Blueprint decides.
+TEST(ClusterConfigTest, RowsForQuantisedWeightsMayBeNamed) {
   const auto parse_fp8 = [](const std::string& rest) {
     return parse_cluster_text("model: {path: " + kModel + ", quantization: fp8}\n" + rest,
                               "test.yaml", kHost);
   };
   const auto config = parse_fp8(on_gpus());
   EXPECT_EQ(config.model.quantization, "fp8");
-  EXPECT_EQ(config.transport.dispatch_dtype, DType::kFloat8E4M3);
+  EXPECT_EQ(config.transport.dispatch_dtype, std::nullopt);
   EXPECT_EQ(config.attention.kv_cache.dtype, DType::kBFloat16);
   EXPECT_EQ(parse_fp8(on_gpus("", "transport: {dispatch_dtype: bf16}")).transport.dispatch_dtype,
             DType::kBFloat16);

@@ -175,8 +175,36 @@ const BadConfig kBadConfigs[] = {
     {"NoArchitecture", R"({"architectures":null})", "architectures: is not a list of one name"},
     {"UnknownArchitecture", R"({"architectures":["LlamaForCausalLM"]})",
      "architectures: 'LlamaForCausalLM' can't be served; use a model of Qwen3MoeForCausalLM"},
-    {"Quantized", R"({"quantization_config":{"quant_method":"awq"}})",
-     "quantization_config: quantization 'awq' is not supported; use the model's BF16"},
+    {"Gptq", R"({"quantization_config":{"quant_method":"gptq","bits":4}})",
+     "quantization_config: quantization 'gptq' is not supported; use the model's BF16, F16 or F32 "
+     "checkpoint (no quantization_config), or its FP8 one (quant_method fp8, weight_block_size "
+     "[128, 128], activation_scheme dynamic)"},
+    {"Awq", R"({"quantization_config":{"quant_method":"awq"}})",
+     "quantization_config: quantization 'awq' is not supported"},
+    {"BitsAndBytes", R"({"quantization_config":{"quant_method":"bitsandbytes"}})",
+     "quantization_config: quantization 'bitsandbytes' is not supported"},
+    {"Mxfp4", R"({"quantization_config":{"quant_method":"mxfp4"}})",
+     "quantization_config: quantization 'mxfp4' is not supported"},
+    {"CompressedTensors", R"({"quantization_config":{"quant_method":"compressed-tensors"}})",
+     "quantization_config: quantization 'compressed-tensors' is not supported"},
+    {"CompressionConfig", R"({"compression_config":{"format":"float-quantized"}})",
+     "compression_config: quantization 'compressed-tensors' is not supported"},
+    {"ModelOpt", R"({"quantization_config":{"quant_method":"modelopt"}})",
+     "quantization_config: quantization 'modelopt' is not supported"},
+    {"Fp8PerTensor", R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[1]}})",
+     "quantization_config: quantization 'fp8' with weight_block_size '[1]' is not supported"},
+    {"Fp8OtherBlocks",
+     R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[64,128]}})",
+     "quantization_config: quantization 'fp8' with weight_block_size '[64,128]' is not supported"},
+    {"Fp8Static", R"({"quantization_config":{"quant_method":"fp8","activation_scheme":"static"}})",
+     "quantization_config: quantization 'fp8' with activation_scheme 'static' is not supported"},
+    {"Fp4Experts", R"({"quantization_config":{"quant_method":"fp8","expert_dtype":"fp4"}})",
+     "quantization_config: quantization 'fp8' with expert_dtype 'fp4' is not supported"},
+    {"Fp8OddList",
+     R"({"quantization_config":{"quant_method":"fp8","modules_to_not_convert":"lm_head"}})",
+     "quantization_config.modules_to_not_convert: is not a list of module names"},
+    {"QuantizationNoObject", R"({"quantization_config":"fp8"})",
+     "quantization_config: is not an object"},
     {"QuantizedSomehow", R"({"quantization_config":{}})",
      "quantization_config: quantization of an unnamed method is not supported"},
     {"RopeScaling", R"({"rope_scaling":{"rope_type":"yarn","factor":4.0}})",
@@ -223,6 +251,13 @@ const BadConfig kBadConfigs[] = {
 
 INSTANTIATE_TEST_SUITE_P(Config, BadConfigTest, ::testing::ValuesIn(kBadConfigs),
                          [](const auto& row) { return std::string(row.param.name); });
+
+// A null in a patch would remove the key.
+TEST_F(ModelConfigTest, Fp8WithAScaleATensorIsRefused) {
+  config_["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", nullptr}};
+  EXPECT_THAT(error(), HasSubstr("quantization 'fp8' with a scale a tensor (weight_block_size null)"
+                                 " is not supported; use"));
+}
 
 TEST_F(ModelConfigTest, DimensionsThatTheTensorsContradict) {
   config_["moe_intermediate_size"] = 32;

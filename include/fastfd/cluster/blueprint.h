@@ -51,6 +51,7 @@ class Blueprint {
 
  private:
   void refuse_fp8_on_cpu() const;
+  void refuse_rows_of_another_dtype() const;
   void refuse_what_does_not_fit() const;
   std::size_t kv_cache_bytes() const;  ///< of one attention server
   bool uses_graphs() const;

@@ -50,8 +50,11 @@ struct GpuShare {
 };
 
 struct ModelConfig {
-  std::filesystem::path path;         ///< Hugging Face folder; relative to the working directory
-  std::string quantization = "none";  ///< of the weights: "none", or on GPUs "fp8", made at load
+  std::filesystem::path path;  ///< Hugging Face folder; relative to the working directory
+  /// What FFN servers hold experts in; everything else is bf16. "auto": on GPUs what the checkpoint
+  /// has (FP8 experts as they are, others as bf16), on the CPU bf16. "none": bf16, FP8 checkpoints
+  /// dequantised. "fp8", on GPUs: FP8, made at load of what the checkpoint has otherwise.
+  std::string quantization = "auto";
   /// `auto`: bf16 on GPUs, which know nothing else, and where the CPU has the instructions.
   Precision precision = Precision::kBFloat16;
   /// Tokens, prompt + output. 0 is the model's own limit, which loading a cluster file fills in.
@@ -105,9 +108,9 @@ struct TransportConfig {
   /// `auto`: 50 if the host has more cores than server threads, else 0.
   std::uint32_t spin_us = 50;
   DType combine_dtype = DType::kFloat32;  ///< float32 or bf16; `auto`: float32, or bf16 on GPUs
-  /// bf16 or fp8 (e4m3 with scales) on GPUs; `auto`: bf16, or fp8 with quantization fp8. On the CPU
-  /// what the precision gives, and nothing else.
-  DType dispatch_dtype = DType::kBFloat16;
+  /// bf16 or fp8 (e4m3 with scales) on GPUs; absent there is `auto`: as the experts' weights. On
+  /// the CPU what the precision gives, and nothing else.
+  std::optional<DType> dispatch_dtype;
   friend bool operator==(const TransportConfig&, const TransportConfig&) = default;
 };
 

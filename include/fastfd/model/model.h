@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,8 +30,10 @@ struct LoadOptions {
   std::uint64_t dummy_seed = 0;  ///< kDummy: other seeds give other models
   /// Serves the first so many layers only, which measures but makes no sense; 0: all.
   std::uint32_t num_layers = 0;
-  /// kFloat8E4M3: experts are quantised as they are loaded, by the GPU that will hold them.
-  DType expert_dtype = DType::kBFloat16;
+  /// What FFN servers hold experts in: kBFloat16 (FP8 ones of the checkpoint are dequantised),
+  /// kFloat8E4M3 (others are quantised as they are loaded, by the GPU that will hold them), or as
+  /// the checkpoint has them. Servers on the CPU hold kBFloat16 and nothing else.
+  std::optional<DType> expert_dtype = DType::kBFloat16;
 };
 
 /// The parts of config.json and generation_config.json that FastFD uses.
@@ -57,6 +60,12 @@ struct ModelSpec {
   float default_top_p = 1.0F;
   std::int32_t default_top_k = 0;
   LoadOptions load;
+  /// Matrices of the checkpoint may be F8_E4M3 in blocks of 128 x 128 with scales
+  /// (quantization_config of quant_method fp8).
+  bool has_fp8_blocks = false;
+  /// load.expert_dtype, decided. Asked for what the checkpoint has: kFloat8E4M3 if all experts are
+  /// FP8 there and their dimensions are multiples of 128 (kDummy: if quantization_config says so).
+  DType expert_dtype = DType::kBFloat16;
   /// Digest of config.json and of names, shapes, offsets and some bytes of all tensors (kDummy: of
   /// the seed): equal on all servers of a cluster, compared at the handshake.
   std::uint64_t fingerprint = 0;
@@ -77,7 +86,7 @@ struct AttentionLayerWeights {
 
 /// Everything an attention server holds; no expert tensor's data is touched to make it.
 struct AttentionWeights {
-  std::vector<bf16> embedding;  ///< [vocab_size, hidden_dim]
+  std::vector<bf16> embedding;  ///< [vocab_size, hidden_dim]; empty if tied: rows of lm_head
   std::vector<AttentionLayerWeights> layers;
   std::vector<float> final_norm;   ///< [hidden_dim]
   kernels::PackedWeights lm_head;  ///< [vocab_size, hidden_dim]

@@ -17,7 +17,8 @@
 
 namespace fastfd::model {
 
-/// Element types that the format knows. Only kF32, kF16 and kBF16 can be read as weights.
+/// Element types that the format knows. Only kF32, kF16, kBF16 and, in blocks with scales, kF8E4M3
+/// can be read as weights.
 enum class StoredDType : std::uint8_t {
   kBool,
   kU8,
@@ -51,10 +52,14 @@ struct TensorInfo {
   std::uint64_t file_offset = 0;  ///< of the first byte, from the beginning of the file; any value
   std::uint64_t num_bytes = 0;
   std::uint32_t file_index = 0;  ///< into Checkpoint::files()
+  /// Of a kF8E4M3 matrix, after Checkpoint::use_block_scales; the checkpoint's.
+  const TensorInfo* block_scales = nullptr;
 };
 
 /// "[4, 8]"
 std::string shape_to_string(std::span<const std::uint64_t> shape);
+
+class CheckpointFile;
 
 /// The headers of all files of a checkpoint, and access to the data.
 ///
@@ -80,28 +85,51 @@ class Checkpoint {
   const std::vector<std::filesystem::path>& files() const { return files_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
 
+  /// The checkpoint is block FP8 as DeepSeek-V3's: every kF8E4M3 tensor is a matrix W with float
+  /// scales in W_scale_inv, one a block of 128 x 128 (the last of a row or column may be smaller),
+  /// and value = scale * e4m3. Everything else is not quantised: the files decide, whatever lists
+  /// of modules config.json has. Throws ModelError for scales that are missing, have another shape,
+  /// or belong to no kF8E4M3 matrix.
+  void use_block_scales();
+
   /// The tensor, which must exist, have exactly this shape and a type that can be read. Throws
   /// ModelError.
   const TensorInfo& require(const std::string& name, std::span<const std::uint64_t> shape) const;
 
-  /// Elements first .. first + count - 1 in row-major order; `out` has room for `count`. float32
-  /// and float16 are rounded to nearest even. Throws ModelError if the file became shorter since
-  /// it was opened or can't be mapped; the range must lie in the tensor.
+  /// Elements first .. first + count - 1 in row-major order; `out` has room for `count`. float32,
+  /// float16 and products of FP8 values with their scales are rounded to nearest even. Throws
+  /// ModelError if the file became shorter since it was opened or can't be mapped, or if FP8 values
+  /// or scales are NaN or infinite; the range must lie in the tensor.
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, bf16* out) const;
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
+
+  /// A matrix with block_scales, bit for bit; scales are widened to float. `e4m3` has room for
+  /// num_elements, `scales` for block_scales->num_elements. Throws as read() does.
+  void read_fp8(const TensorInfo& tensor, std::uint8_t* e4m3, float* scales) const;
 
   /// Up to 3 x 64 bytes of the tensor: its beginning, middle and end. Read without being mapped.
   std::string sample(const TensorInfo& tensor) const;
 
  private:
-  class File;
   Checkpoint();
   void add_file(const std::filesystem::path& file);
+  std::string describe(const TensorInfo& tensor) const;  // "file: tensor 'name'"
   template <typename T>
   void read_as(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, T* out) const;
+  template <typename Body>
+  void map_parts(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                 const Body& body) const;
+  void read_stored(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                   std::byte* out) const;
+  template <typename T>
+  void dequantize(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, T* out) const;
+  void read_bits(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                 std::uint8_t* e4m3) const;
+  void read_scales(const TensorInfo& tensor, std::uint64_t first_row, std::uint64_t num_rows,
+                   float* scales) const;
 
   std::vector<std::filesystem::path> files_;
-  std::vector<std::unique_ptr<File>> handles_;  // [files_.size()]
+  std::vector<std::unique_ptr<CheckpointFile>> handles_;  // [files_.size()]
   std::map<std::string, TensorInfo> tensors_;
 };
 
