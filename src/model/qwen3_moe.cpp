@@ -46,7 +46,9 @@ class Qwen3Moe final : public Architecture {
     spec.rms_eps = static_cast<float>(config.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
     spec.rope_theta = read_rope_theta(config);
     spec.tied_embeddings = config.flag_or("tie_word_embeddings", false);
-    spec.num_experts = config.count("num_experts", 1, kMostExperts);
+    // transformers 5 writes the second name.
+    const bool renamed = !config.has("num_experts") && config.has("num_local_experts");
+    spec.num_experts = config.count(renamed ? "num_local_experts" : "num_experts", 1, kMostExperts);
     spec.experts_per_token = config.count("num_experts_per_tok", 1, kMostExperts);
     spec.expert_intermediate_dim = config.count("moe_intermediate_size", 1, kMostHidden);
     spec.renormalize_routes = config.flag_or("norm_topk_prob", false);
