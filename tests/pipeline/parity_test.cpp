@@ -41,7 +41,6 @@ const std::map<std::string, std::string>& not_served_yet() {
       {"minimax-m2", "MiniMaxM2ForCausalLM"},
       {"minimax-m2-fp8", "MiniMaxM2ForCausalLM"},
       {"mixtral-fp32", "MixtralForCausalLM"},
-      {"qwen3-moe-fp8", "fp8"},
       {"qwen3-tied", "Qwen3ForCausalLM"},
       {"qwen3-yarn-fp8", "Qwen3ForCausalLM"},
       {"qwen3.5-moe", "Qwen3_5MoeForCausalLM"},
