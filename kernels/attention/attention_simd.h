@@ -52,9 +52,10 @@ struct TokenRows {
 template <typename Pool>
 struct AttentionState {
   const simd::AttentionBlock& block;
-  std::int64_t dim;                ///< num_chunks * kChunk
+  std::int64_t dim;                ///< of keys: num_chunks * kChunk
+  std::int64_t value_dim;          ///< of values, likewise
   float* queries = nullptr;        ///< [num_queries, dim]
-  float* sums = nullptr;           ///< [num_queries, dim]
+  float* sums = nullptr;           ///< [num_queries, dim], of which value_dim are used
   float* probabilities = nullptr;  ///< [num_queries, kTokens]; scores before the softmax
   typename Pool::Element* padded_keys = nullptr;
   typename Pool::Element* padded_values = nullptr;  ///< [kTokens, dim], only for odd head sizes
@@ -200,10 +201,10 @@ void add_values(const AttentionState<Pool>& state, const TokenRows<Pool>& rows, 
     return;
   }
   std::int64_t d = 0;
-  for (; d + 2 * kChunk <= state.dim; d += 2 * kChunk) {
+  for (; d + 2 * kChunk <= state.value_dim; d += 2 * kChunk) {
     value_tile<Pool, kQueries, 2>(state, rows, begin, end, query, d);
   }
-  if (d < state.dim) {
+  if (d < state.value_dim) {
     value_tile<Pool, kQueries, 1>(state, rows, begin, end, query, d);
   }
 }
@@ -234,7 +235,7 @@ void softmax_block(AttentionState<Pool>& state, std::int64_t query, std::int64_t
     const Vec correction = exp(sub(set1(old_largest), shift));
     total *= reduce_max(correction);
     float* sums = state.sums + query * state.dim;
-    for (std::int64_t d = 0; d < state.dim; d += kLanes) {
+    for (std::int64_t d = 0; d < state.value_dim; d += kLanes) {
       store(sums + d, mul(load(sums + d), correction));
     }
     state.largest[query] = new_largest;
@@ -293,9 +294,9 @@ void end_queries(const AttentionState<Pool>& state) {
   for (std::int64_t i = 0; i < state.block.num_queries; ++i) {
     const Vec total = set1(state.totals[i]);
     const float* sums = state.sums + i * state.dim;
-    for (std::int64_t d = 0; d < state.dim; d += kChunk) {
+    for (std::int64_t d = 0; d < state.value_dim; d += kChunk) {
       Pool::store_chunk(chunk, div(load(sums + d), total), div(load(sums + d + kLanes), total));
-      for (std::int64_t j = 0; j < kChunk && d + j < state.block.head_dim; ++j) {
+      for (std::int64_t j = 0; j < kChunk && d + j < state.block.value_dim; ++j) {
         state.block.outputs[i][d + j] = chunk[j];
       }
     }
@@ -306,7 +307,8 @@ template <typename Pool>
 void attend(const simd::AttentionBlock& block) {
   const std::int64_t dim = (block.head_dim + kChunk - 1) / kChunk * kChunk;
   float* scratch = block.scratch;
-  AttentionState<Pool> state{.block = block, .dim = dim};
+  AttentionState<Pool> state{
+      .block = block, .dim = dim, .value_dim = (block.value_dim + kChunk - 1) / kChunk * kChunk};
   state.queries = scratch;
   state.sums = scratch + simd::kMaxAttentionQueries * dim;
   state.probabilities = scratch + 2 * simd::kMaxAttentionQueries * dim;
@@ -343,7 +345,9 @@ void attend(const simd::AttentionBlock& block) {
     for (std::int64_t i = query; i < block.num_queries; ++i) {
       softmax_block(state, i, visible[i]);
     }
-    prefetch_rows(next.values, num_next, state.dim);
+    if (block.values != block.keys) {
+      prefetch_rows(next.values, num_next, state.value_dim);
+    }
     value_groups<Pool, kQueryGroup>(state, rows, visible, query);
     if (!look_ahead && first + kTokens < num_tokens) {
       find_rows(state, first + kTokens, tokens_from(first + kTokens), next);

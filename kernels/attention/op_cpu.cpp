@@ -154,6 +154,7 @@ class PagedAttention {
          .page_size = pool.page_size,
          .page_stride = pool.num_kv_heads * pool.page_size * pool.head_dim,
          .head_dim = pool.head_dim,
+         .value_dim = pool.head_dim,
          .scale = params_.scale,
          .scratch = simd::reserve<float>(scratch, simd::attention_scratch_floats(pool.head_dim))});
   }

@@ -58,6 +58,10 @@ struct GemmParams {
 /// of threads, so a row's result is bit-equal whoever shares its batch. kBFloat16 rounds A.
 Status launch_gemm(const GemmParams& params, const device::CpuStream& stream);
 
+/// Products that don't depend on each other, such as those of attention heads: each is one
+/// thread's, and all are shared among the workers.
+Status launch_gemm_batch(std::span<const GemmParams> batch, const device::CpuStream& stream);
+
 /// Naive triple loop with float sums in ascending k (kBFloat16: A rounded first). Never optimised.
 void reference_gemm(const GemmParams& params);
 

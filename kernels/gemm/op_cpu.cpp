@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "kernels/gemm/op.h"
 #include "kernels/simd/kernel_table.h"
@@ -99,6 +100,31 @@ Status launch_gemm(const GemmParams& params, const device::CpuStream& stream) {
                 run_panels(params, table, activations, begin, end);
               });
   return Status::ok();
+}
+
+Status launch_gemm_batch(std::span<const GemmParams> batch, const device::CpuStream& stream) {
+  double microseconds = 0.0;
+  for (const GemmParams& params : batch) {
+    if (params.weights != nullptr) {
+      microseconds += simd::estimated_microseconds(
+          2.0 * static_cast<double>(params.m) *
+              static_cast<double>(params.weights->n() * params.weights->k()),
+          static_cast<double>(params.weights->num_bytes()));
+    }
+  }
+  const device::CpuStream alone{.workers = nullptr, .isa = stream.isa};
+  std::atomic<const GemmParams*> refused{nullptr};
+  simd::split(stream, static_cast<std::int64_t>(batch.size()), 1, microseconds,
+              [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i) {
+                  const GemmParams& params = batch[static_cast<std::size_t>(i)];
+                  if (!launch_gemm(params, alone)) {
+                    refused.store(&params, std::memory_order_relaxed);
+                  }
+                }
+              });
+  const GemmParams* bad = refused.load(std::memory_order_relaxed);
+  return bad == nullptr ? Status::ok() : launch_gemm(*bad, alone);  // which says why
 }
 
 }  // namespace fastfd::kernels

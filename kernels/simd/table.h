@@ -26,14 +26,15 @@ struct AttentionBlock {
   std::int64_t num_queries = 0;           ///< at most kMaxAttentionQueries
   const std::int64_t* limits = nullptr;   ///< [num_queries] tokens a query sees; ascending
   const float* const* queries = nullptr;  ///< [num_queries] -> [head_dim]
-  float* const* outputs = nullptr;        ///< [num_queries] -> [head_dim]
+  float* const* outputs = nullptr;        ///< [num_queries] -> [value_dim]
   const void* keys = nullptr;             ///< pool, at this KV head of page 0
-  const void* values = nullptr;
+  const void* values = nullptr;           ///< may be `keys`
   bool pool_is_bf16 = true;
   const std::uint32_t* pages = nullptr;
   std::int64_t page_size = 0;    ///< a power of two
   std::int64_t page_stride = 0;  ///< elements from a page to the next
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;     ///< of a key, and from a token's value to the next one's
+  std::int64_t value_dim = 0;    ///< of a value, at most head_dim
   float scale = 1.0F;
   float* scratch = nullptr;  ///< attention_scratch_floats(head_dim)
 };

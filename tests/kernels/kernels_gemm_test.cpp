@@ -181,6 +181,52 @@ TEST_P(GemmTest, NanReachesItsRowOnly) {
   }
 }
 
+TEST_P(GemmTest, ABatchIsItsProducts) {
+  constexpr std::int64_t kHeads = 9;
+  constexpr std::int64_t kRows = 5;
+  std::vector<PackedWeights> weights;
+  for (std::uint32_t head = 0; head < kHeads; ++head) {
+    weights.push_back(random_weights(200, 96, 60 + head));
+  }
+  // Heads side by side in the rows of A and C, as attention has them.
+  const auto a = random_floats(static_cast<std::size_t>(kRows * kHeads * 96), 61);
+  for (const Precision precision : kPrecisions) {
+    const auto run_batch = [&](bool batched) {
+      std::vector<float> c(static_cast<std::size_t>(kRows * kHeads * 200));
+      std::vector<GemmParams> batch;
+      for (std::int64_t head = 0; head < kHeads; ++head) {
+        batch.push_back({.m = kRows,
+                         .a = a.data() + head * 96,
+                         .lda = kHeads * 96,
+                         .weights = &weights[static_cast<std::size_t>(head)],
+                         .c = c.data() + head * 200,
+                         .ldc = kHeads * 200,
+                         .precision = precision});
+      }
+      if (batched) {
+        EXPECT_TRUE(launch_gemm_batch(batch, stream()).is_ok());
+      } else {
+        for (const GemmParams& params : batch) {
+          EXPECT_TRUE(launch_gemm(params, stream()).is_ok());
+        }
+      }
+      return c;
+    };
+    EXPECT_EQ(run_batch(true), run_batch(false));
+  }
+  std::vector<GemmParams> bad(3, {.m = 1, .a = a.data(), .lda = 96, .weights = weights.data()});
+  std::vector<float> c(200);
+  for (GemmParams& params : bad) {
+    params.c = c.data();
+    params.ldc = 200;
+  }
+  bad[1].lda = 95;
+  EXPECT_EQ(launch_gemm_batch(bad, stream()).code(), StatusCode::kInvalidArgument);
+  bad[1].weights = nullptr;
+  EXPECT_EQ(launch_gemm_batch(bad, stream()).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(launch_gemm_batch({}, stream()).is_ok());
+}
+
 TEST(GemmArgumentsTest, ShortStridesAreRefused) {
   const auto weights = random_weights(4, 4, 1);
   std::vector<float> a(16);
