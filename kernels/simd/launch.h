@@ -9,8 +9,11 @@
 
 namespace fastfd::kernels::simd {
 
-/// Waking a worker costs some 10 us: operators with less work than this run on the caller alone.
-inline constexpr double kMinParallelMicroseconds = 40.0;
+/// Operators with less work than this run on the caller alone: waking a worker costs some 10 us,
+/// one that is awake a fraction of one.
+constexpr double min_parallel_microseconds(bool workers_are_awake) {
+  return workers_are_awake ? 4.0 : 40.0;
+}
 
 /// Rough time of one core for `num_flops` and `num_bytes` of memory, to decide about splitting.
 constexpr double estimated_microseconds(double num_flops, double num_bytes) {
@@ -23,7 +26,8 @@ constexpr double estimated_microseconds(double num_flops, double num_bytes) {
 template <typename Body>
 void split(const device::CpuStream& stream, std::int64_t count, std::int64_t grain,
            double microseconds, const Body& body) {
-  if (stream.workers == nullptr || microseconds < kMinParallelMicroseconds) {
+  if (stream.workers == nullptr ||
+      microseconds < min_parallel_microseconds(stream.workers->is_awake())) {
     if (count > 0) {
       body(0, count);
     }

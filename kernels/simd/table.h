@@ -19,6 +19,8 @@ struct GemmPanels {
   float* c = nullptr;            ///< [num_rows, num_columns], row stride ldc
   std::int64_t ldc = 0;
   bool accumulate = false;
+  /// Weights [ceil(k/2)][64][2] that the caller reads next, fetched meanwhile; nullptr: none.
+  const std::uint16_t* next = nullptr;
 };
 
 /// Queries of one KV head against its keys and values, in blocks of tokens.

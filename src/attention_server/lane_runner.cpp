@@ -23,8 +23,8 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
-      workers_(options.threads > 1 ? std::make_unique<device::WorkerPool>(options.threads)
-                                   : nullptr),
+      workers_(options.workers != nullptr ? options.workers
+                                          : device::WorkerPool::make_if_several(options.threads)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
       kv_cache_(spec.num_layers, options.num_pages, options.page_size, spec.num_kv_heads,
                 spec.head_dim, options.kv_dtype),

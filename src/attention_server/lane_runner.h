@@ -62,7 +62,7 @@ class LaneRunner {
   AttentionServerOptions options_;
   model::ModelSpec spec_;
   std::shared_ptr<const model::AttentionWeights> weights_;
-  std::unique_ptr<device::WorkerPool> workers_;
+  std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
   KvCache kv_cache_;
   kernels::RopeTable rope_;

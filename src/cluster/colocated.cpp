@@ -1,5 +1,6 @@
 #include "cluster/colocated.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace fastfd::cluster {
@@ -64,9 +65,28 @@ class ColocatedFfn::Port final : public transport::AttentionPort {
   std::shared_ptr<transport::FfnPort> ffn_port_;
 };
 
+namespace {
+
+ffn_server::FfnServerOptions ffn_options(const Blueprint& blueprint,
+                                         std::shared_ptr<device::WorkerPool> workers) {
+  auto options = blueprint.ffn_options(0);
+  options.workers = std::move(workers);
+  return options;
+}
+
+}  // namespace
+
 ColocatedFfn::ColocatedFfn(const Blueprint& blueprint,
                            std::shared_ptr<const model::FfnWeights> weights)
-    : worker_(blueprint.ffn_options(0), blueprint.spec(), std::move(weights)) {}
+    : workers_(device::WorkerPool::make_if_several(
+          std::max(blueprint.config().attention.threads, blueprint.config().ffn.threads))),
+      worker_(ffn_options(blueprint, workers_), blueprint.spec(), std::move(weights)) {}
+
+attention_server::AttentionServerOptions ColocatedFfn::share_workers(
+    attention_server::AttentionServerOptions options) const {
+  options.workers = workers_;
+  return options;
+}
 
 std::shared_ptr<transport::AttentionPort> ColocatedFfn::make_port(
     Epoch /*epoch*/, const transport::InprocFabric& fabric) {

@@ -27,6 +27,10 @@ class ColocatedFfn {
   std::shared_ptr<transport::AttentionPort> make_port(Epoch epoch,
                                                       const transport::InprocFabric& fabric);
 
+  /// The attention half's options with the workers of this one: both run on one thread.
+  attention_server::AttentionServerOptions share_workers(
+      attention_server::AttentionServerOptions options) const;
+
   /// Any thread.
   void submit_plan(FfnStepPlan plan);
 
@@ -37,6 +41,7 @@ class ColocatedFfn {
   class Port;
   bool run_some(bool block);
 
+  std::shared_ptr<device::WorkerPool> workers_;  ///< nullptr: one thread
   ffn_server::FfnWorker worker_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

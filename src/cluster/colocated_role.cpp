@@ -133,9 +133,9 @@ int serve_colocated(ServerProcess& process) {
                                          topology.epoch);
     return experts.make_port(topology.epoch, fabric);
   };
-  AttentionMember attention(connect, blueprint.attention_options(process.rank()), blueprint.spec(),
-                            load_attention(process), process.result_sink(),
-                            process.failure_sink(Role::kAttention));
+  AttentionMember attention(
+      connect, experts.share_workers(blueprint.attention_options(process.rank())), blueprint.spec(),
+      load_attention(process), process.result_sink(), process.failure_sink(Role::kAttention));
   ColocatedMember ffn([&](FfnStepPlan plan) { experts.submit_plan(std::move(plan)); });
   return process.serve(std::array{
       Seat{

@@ -240,8 +240,10 @@ class LocalCluster::Impl {
       return;
     }
     Connect<transport::AttentionPort> connect;
+    auto options = blueprint_.attention_options(member.rank);
     if (is_colocated()) {
       colocated_ = std::make_unique<ColocatedFfn>(blueprint_, weights.ffn.at(0));
+      options = colocated_->share_workers(std::move(options));
       connect = [this](const control_plane::Topology& topology, const std::stop_token& /*stop*/)
           -> Result<std::shared_ptr<transport::AttentionPort>> {
         return colocated_->make_port(topology.epoch, *exchange_.fabric(topology.epoch));
@@ -256,8 +258,7 @@ class LocalCluster::Impl {
       };
     }
     member.handler = std::make_unique<AttentionMember>(
-        std::move(connect), blueprint_.attention_options(member.rank), blueprint_.spec(),
-        weights.attention,
+        std::move(connect), options, blueprint_.spec(), weights.attention,
         [this, &member](LaneResult result) { on_result(member, std::move(result)); },
         [this, &member](const Status& status) { on_failure(member, status); });
   }

@@ -1,15 +1,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "fastfd/device/cpu.h"
 
@@ -47,103 +42,6 @@ Isa detect_isa() {
   }
 #endif
   return Isa::kScalar;
-}
-
-struct WorkerPool::Impl {
-  using Body = std::function<void(std::size_t, std::size_t)>;
-
-  explicit Impl(std::uint32_t num_threads) {
-    for (std::uint32_t i = 1; i < num_threads; ++i) {
-      threads.emplace_back([this] { work(); });
-    }
-  }
-
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex);
-      stop = true;
-    }
-    start.notify_all();
-    for (auto& thread : threads) {
-      thread.join();
-    }
-  }
-
-  void work() {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex);
-    for (;;) {
-      start.wait(lock, [&] { return stop || generation != seen; });
-      if (stop) {
-        return;
-      }
-      seen = generation;
-      lock.unlock();
-      run_chunks();
-      lock.lock();
-      if (--num_busy == 0) {
-        done.notify_one();
-      }
-    }
-  }
-
-  void run_chunks() {
-    for (;;) {
-      const std::size_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= count) {
-        return;
-      }
-      (*body)(begin, std::min(begin + chunk, count));
-    }
-  }
-
-  std::mutex mutex;
-  std::condition_variable start;
-  std::condition_variable done;
-  std::vector<std::thread> threads;
-  std::uint64_t generation = 0;
-  std::size_t num_busy = 0;
-  bool stop = false;
-  // The job: written under the mutex before `generation` moves, constant while workers run.
-  const Body* body = nullptr;
-  std::size_t count = 0;
-  std::size_t chunk = 1;
-  std::atomic<std::size_t> next{0};
-};
-
-WorkerPool::WorkerPool(std::uint32_t num_threads)
-    : impl_(std::make_unique<Impl>(std::max(1U, num_threads))) {}
-WorkerPool::~WorkerPool() = default;
-
-std::uint32_t WorkerPool::num_threads() const {
-  return static_cast<std::uint32_t>(impl_->threads.size()) + 1;
-}
-
-void WorkerPool::parallel_for(std::size_t count, std::size_t grain,
-                              const std::function<void(std::size_t, std::size_t)>& body) {
-  if (count == 0) {
-    return;
-  }
-  const std::size_t num_workers = impl_->threads.size() + 1;
-  const std::size_t chunk =
-      std::max(std::max<std::size_t>(grain, 1), (count + num_workers - 1) / num_workers);
-  if (num_workers == 1 || chunk >= count) {
-    body(0, count);
-    return;
-  }
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->body = &body;
-    impl_->count = count;
-    impl_->chunk = chunk;
-    impl_->next.store(0, std::memory_order_relaxed);
-    impl_->num_busy = impl_->threads.size();
-    ++impl_->generation;
-  }
-  impl_->start.notify_all();
-  impl_->run_chunks();
-  std::unique_lock lock(impl_->mutex);
-  impl_->done.wait(lock, [this] { return impl_->num_busy == 0; });
 }
 
 namespace {

@@ -17,8 +17,8 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
       intermediate_dim_(spec.expert_intermediate_dim),
       top_k_(spec.experts_per_token),
       weights_(std::move(weights)),
-      workers_(options.threads > 1 ? std::make_unique<device::WorkerPool>(options.threads)
-                                   : nullptr),
+      workers_(options.workers != nullptr ? options.workers
+                                          : device::WorkerPool::make_if_several(options.threads)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()} {
   const std::size_t max_tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   token_rows_.resize(max_tokens);

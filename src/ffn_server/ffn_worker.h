@@ -64,7 +64,7 @@ class FfnWorker {
   std::uint32_t intermediate_dim_;
   std::uint32_t top_k_;
   std::shared_ptr<const model::FfnWeights> weights_;
-  std::unique_ptr<device::WorkerPool> workers_;
+  std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
   kernels::ExpertFfnScratch scratch_;
 

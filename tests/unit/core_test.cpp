@@ -1,13 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <random>
 #include <set>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "fastfd/core/blocking_queue.h"
@@ -106,6 +108,32 @@ TEST(WorkerPool, EveryIndexRunsOnce) {
     for (const auto& hit : hits) {
       EXPECT_EQ(hit.load(), 1);
     }
+  }
+}
+
+// Jobs that follow at once meet workers that spin, jobs after a pause such as sleep.
+TEST(WorkerPool, EveryIndexRunsOnceWhateverTheWorkersDid) {
+  device::WorkerPool pool(4);
+  std::array<std::atomic<std::uint32_t>, 100> hits{};
+  std::uint32_t num_jobs = 0;
+  for (; num_jobs < 3000; ++num_jobs) {
+    if (num_jobs % 500 == 499) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+      while (pool.is_awake() && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ASSERT_FALSE(pool.is_awake()) << "a worker without a job must sleep";
+    }
+    const std::size_t grain = 1 + num_jobs % 7;
+    pool.parallel_for(hits.size(), grain, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        hits[i].fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+    // All of this job is done, and none of the next.
+    ASSERT_TRUE(std::ranges::all_of(hits, [&](const auto& hit) {
+      return hit.load(std::memory_order_relaxed) == num_jobs + 1;
+    }));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/core/server_loop.h"
 #include "fastfd/core/step_plan.h"
+#include "fastfd/device/cpu.h"
 #include "fastfd/model/model.h"
 #include "fastfd/transport/port.h"
 
@@ -17,6 +18,8 @@ struct AttentionServerOptions {
   DType dispatch_dtype = DType::kBFloat16;
   DType combine_dtype = DType::kFloat32;
   std::uint32_t threads = 1;
+  /// Shared with another loop on the same thread (co-located); nullptr: `threads` of its own.
+  std::shared_ptr<device::WorkerPool> workers = nullptr;
   std::uint32_t num_pages = 2048;
   std::uint32_t page_size = 16;
   DType kv_dtype = DType::kBFloat16;

@@ -17,19 +17,26 @@ const char* to_string(Isa isa);
 Isa detect_isa();
 
 /// Threads that split one operator. The calling thread is worker 0, so a pool of one has no
-/// threads of its own. Not re-entrant: one thread uses a pool at a time.
+/// threads of its own. Workers spin for some 50 us after a job before they sleep, unless they lose
+/// their core while they do. Not re-entrant: one thread uses a pool at a time.
 class WorkerPool {
  public:
   explicit WorkerPool(std::uint32_t num_threads);
+  /// nullptr for one thread, which needs no pool.
+  static std::shared_ptr<WorkerPool> make_if_several(std::uint32_t num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   std::uint32_t num_threads() const;
 
+  /// No worker sleeps: splitting costs about a microsecond, not the tens that waking takes.
+  bool is_awake() const;
+
   /// Runs body(begin, end) over a partition of [0, count) into chunks of at least `grain` and
-  /// returns when all have finished. Which thread runs which chunk is not fixed; kernels keep every
-  /// sum inside one chunk so that results don't depend on it.
+  /// returns when all have finished; workers that come when all chunks are taken are not waited
+  /// for. Which thread runs which chunk is not fixed; kernels keep every sum inside one chunk so
+  /// that results don't depend on it.
   void parallel_for(std::size_t count, std::size_t grain,
                     const std::function<void(std::size_t, std::size_t)>& body);
 

@@ -7,6 +7,7 @@
 #include "fastfd/core/expert_placement.h"
 #include "fastfd/core/server_loop.h"
 #include "fastfd/core/step_plan.h"
+#include "fastfd/device/cpu.h"
 #include "fastfd/model/model.h"
 #include "fastfd/transport/port.h"
 
@@ -18,6 +19,8 @@ struct FfnServerOptions {
   DType dispatch_dtype = DType::kBFloat16;
   DType combine_dtype = DType::kFloat32;
   std::uint32_t threads = 1;
+  /// Shared with another loop on the same thread (co-located); nullptr: `threads` of its own.
+  std::shared_ptr<device::WorkerPool> workers = nullptr;
   std::uint32_t max_lane_rows = 512;  ///< of one attention server
   std::uint32_t num_attention_servers = 1;
   /// GPU: graphs are captured for lanes of up to so many rows of all attention servers; 0: none.
