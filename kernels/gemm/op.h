@@ -50,7 +50,8 @@ struct GemmParams {
   const PackedWeights* weights = nullptr;  ///< [n, k]
   float* c = nullptr;                      ///< [m, n], row stride ldc
   std::int64_t ldc = 0;
-  bool accumulate = false;  ///< C += A W^T
+  bool accumulate = false;      ///< C += A W^T
+  const float* bias = nullptr;  ///< [n], added to every row of C; nullptr: none
   Precision precision = Precision::kFloat32;
 };
 

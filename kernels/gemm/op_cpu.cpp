@@ -47,6 +47,17 @@ Activations prepare_activations(const GemmParams& params, const simd::KernelTabl
           stride * static_cast<std::int64_t>(sizeof(std::uint16_t))};
 }
 
+/// C (or zero) + bias, which the product is added to.
+void begin_with_bias(const GemmParams& params) {
+  const std::int64_t n = params.weights->n();
+  for (std::int64_t row = 0; row < params.m; ++row) {
+    float* c = params.c + row * params.ldc;
+    for (std::int64_t i = 0; i < n; ++i) {
+      c[i] = (params.accumulate ? c[i] : 0.0F) + params.bias[i];
+    }
+  }
+}
+
 void run_panels(const GemmParams& params, const simd::KernelTable& table,
                 const Activations& activations, std::int64_t first_panel, std::int64_t end_panel) {
   const PackedWeights& weights = *params.weights;
@@ -65,7 +76,7 @@ void run_panels(const GemmParams& params, const simd::KernelTable& table,
         .num_columns = std::min(end_panel * kPanelRows, weights.n()) - first_column,
         .c = params.c + first * params.ldc + first_column,
         .ldc = params.ldc,
-        .accumulate = params.accumulate};
+        .accumulate = params.accumulate || params.bias != nullptr};
     if (params.precision == Precision::kBFloat16 && table.gemm_bf16 != nullptr) {
       table.gemm_bf16(panels);
     } else {
@@ -88,6 +99,9 @@ Status launch_gemm(const GemmParams& params, const device::CpuStream& stream) {
     return {StatusCode::kInvalidArgument,
             fmt::format("gemm: row strides {} and {} are shorter than k = {} and n = {}",
                         params.lda, params.ldc, weights.k(), weights.n())};
+  }
+  if (params.bias != nullptr) {
+    begin_with_bias(params);
   }
   thread_local device::HostBuffer scratch;
   const simd::KernelTable& table = simd::kernel_table(stream.isa);

@@ -14,6 +14,9 @@ void reference_gemm(const GemmParams& params) {
         }
         sum += a * w.at(j, p).to_float();
       }
+      if (params.bias != nullptr) {
+        sum += params.bias[j];
+      }
       float& c = params.c[i * params.ldc + j];
       c = params.accumulate ? c + sum : sum;
     }

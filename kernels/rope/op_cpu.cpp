@@ -12,10 +12,16 @@ void run_row(const QkNormRopeParams& params, const simd::KernelTable& table, std
   const std::int64_t row_dim = (num_heads + params.num_kv_heads) * params.head_dim;
   const std::int64_t half = params.table->rotary_dim / 2;
   const std::int64_t angle = params.positions[row] * half;
+  if (params.norm == QkNorm::kWhole) {
+    float* q = params.qkv + row * row_dim;
+    float* k = q + params.num_q_heads * params.head_dim;
+    table.rms_norm(q, params.q_norm_weight, q, params.num_q_heads * params.head_dim, params.eps);
+    table.rms_norm(k, params.k_norm_weight, k, params.num_kv_heads * params.head_dim, params.eps);
+  }
   for (std::int64_t head = 0; head < num_heads; ++head) {
     float* x = params.qkv + row * row_dim + head * params.head_dim;
-    const float* weight = head < params.num_q_heads ? params.q_norm_weight : params.k_norm_weight;
-    if (weight != nullptr) {
+    if (params.norm == QkNorm::kPerHead) {
+      const float* weight = head < params.num_q_heads ? params.q_norm_weight : params.k_norm_weight;
       table.rms_norm(x, weight, x, params.head_dim, params.eps);
     }
     table.rotate(x, params.table->cos.data() + angle, params.table->sin.data() + angle, half);
@@ -28,6 +34,10 @@ Status launch_qk_norm_rope(const QkNormRopeParams& params, const device::CpuStre
   if (params.table == nullptr || params.table->rotary_dim > params.head_dim) {
     return {StatusCode::kInvalidArgument,
             "rope: needs a table whose rotary_dim is at most head_dim"};
+  }
+  if (params.norm != QkNorm::kNone &&
+      (params.q_norm_weight == nullptr || params.k_norm_weight == nullptr)) {
+    return {StatusCode::kInvalidArgument, "rope: a norm of q and k needs weights for both"};
   }
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
     if (params.positions[row] < 0 || params.positions[row] >= params.table->max_positions) {

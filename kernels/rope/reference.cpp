@@ -6,13 +6,13 @@
 namespace fastfd::kernels {
 namespace {
 
-void norm_head(float* x, const float* weight, std::int64_t head_dim, float eps) {
+void norm(float* x, const float* weight, std::int64_t dim, float eps) {
   float sum = 0.0F;
-  for (std::int64_t i = 0; i < head_dim; ++i) {
+  for (std::int64_t i = 0; i < dim; ++i) {
     sum += x[i] * x[i];
   }
-  const float inverse = 1.0F / std::sqrt(sum / static_cast<float>(head_dim) + eps);
-  for (std::int64_t i = 0; i < head_dim; ++i) {
+  const float inverse = 1.0F / std::sqrt(sum / static_cast<float>(dim) + eps);
+  for (std::int64_t i = 0; i < dim; ++i) {
     x[i] = x[i] * inverse * weight[i];
   }
 }
@@ -34,11 +34,17 @@ void rotate_head(float* x, std::int32_t position, const RopeTable& table) {
 void reference_qk_norm_rope(const QkNormRopeParams& params) {
   const std::int64_t row_dim = (params.num_q_heads + 2 * params.num_kv_heads) * params.head_dim;
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
+    if (params.norm == QkNorm::kWhole) {
+      float* q = params.qkv + row * row_dim;
+      const std::int64_t q_dim = params.num_q_heads * params.head_dim;
+      norm(q, params.q_norm_weight, q_dim, params.eps);
+      norm(q + q_dim, params.k_norm_weight, params.num_kv_heads * params.head_dim, params.eps);
+    }
     for (std::int64_t head = 0; head < params.num_q_heads + params.num_kv_heads; ++head) {
       float* x = params.qkv + row * row_dim + head * params.head_dim;
-      const float* weight = head < params.num_q_heads ? params.q_norm_weight : params.k_norm_weight;
-      if (weight != nullptr) {
-        norm_head(x, weight, params.head_dim, params.eps);
+      if (params.norm == QkNorm::kPerHead) {
+        norm(x, head < params.num_q_heads ? params.q_norm_weight : params.k_norm_weight,
+             params.head_dim, params.eps);
       }
       rotate_head(x, params.positions[row], *params.table);
     }

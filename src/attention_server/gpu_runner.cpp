@@ -61,7 +61,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
       experts_(experts),
       window_shape_{.max_lane_rows = options.max_lane_rows,
                     .hidden_dim = spec.hidden_dim,
-                    .max_routes_per_row = spec.experts_per_token,
+                    .max_routes_per_row = spec.max_routes_per_row(),
                     .num_layers = spec.num_layers,
                     .dispatch_dtype = options.dispatch_dtype,
                     .combine_dtype = options.combine_dtype},
@@ -94,8 +94,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
       events.emplace_back(device);
     }
   }
-  const auto table =
-      kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta);
+  const auto table = kernels::RopeTable::make(options.max_model_len, spec.rope);
   const device::DeviceStream& stream = lanes_[0]->device_stream();
   upload_once(rope_cos_, device, stream, table.cos);
   upload_once(rope_sin_, device, stream, table.sin);
@@ -226,7 +225,7 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
                                          .cos = rope_cos_.as<float>(),
                                          .sin = rope_sin_.as<float>(),
                                          .max_positions = options_.max_model_len,
-                                         .rotary_dim = spec_.head_dim,
+                                         .rotary_dim = spec_.rope.rotary_dim,
                                          .eps = spec_.rms_eps},
                                         lane.stream());
   }
@@ -281,7 +280,7 @@ Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bu
        .router = {.scoring = cuda::RouterScoring::kSoftmax,
                   .num_experts = spec_.num_experts,
                   .top_k = spec_.experts_per_token,
-                  .renormalize = spec_.renormalize_routes,
+                  .renormalize = spec_.router.renormalize,
                   .weights = weights.router},
        .placement = placement_.as<ExpertPlacement::Target>(),
        .windows = dispatch_windows_.as<std::byte*>(),

@@ -77,7 +77,8 @@ std::vector<GpuRunner::Array> GpuRunner::arrays(const AttentionServerOptions& op
                                                 const model::ModelSpec& spec) {
   const std::size_t slots = options.num_slots;
   const std::size_t pages_per_slot = GpuRunner::pages_per_slot(options);
-  const std::size_t angles = std::size_t{options.max_model_len} * (spec.head_dim / 2);
+  const std::size_t angles =
+      std::size_t{options.max_model_len} * static_cast<std::size_t>(spec.rope.rotary_dim / 2);
   return {
       {&GpuRunner::page_tables_, bytes_of<PageId>(slots * pages_per_slot)},
       {&GpuRunner::last_tokens_, bytes_of<TokenId>(slots)},

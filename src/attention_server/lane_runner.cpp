@@ -1,7 +1,6 @@
 #include "attention_server/lane_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "kernels/embedding/op.h"
@@ -26,16 +25,13 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
       workers_(options.workers != nullptr ? options.workers
                                           : device::WorkerPool::make_if_several(options.threads)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
-      kv_cache_(spec.num_layers, options.num_pages, options.page_size, spec.num_kv_heads,
-                spec.head_dim, options.kv_dtype),
-      rope_(kernels::RopeTable::make(options.max_model_len, spec.head_dim, spec.rope_theta)) {
+      full_attention_(options, spec),
+      shared_expert_(options, spec) {
   const std::size_t rows = options.max_lane_rows;
   for (auto& lane : lanes_) {
     lane.residual.resize(rows * spec.hidden_dim);
   }
   normed_.resize(rows * spec.hidden_dim);
-  qkv_.resize(rows * (spec.num_q_heads + 2 * spec.num_kv_heads) * spec.head_dim);
-  attention_out_.resize(rows * spec.num_q_heads * spec.head_dim);
   router_logits_.resize(rows * spec.num_experts);
   experts_.resize(rows * spec.experts_per_token);
   route_weights_.resize(rows * spec.experts_per_token);
@@ -51,6 +47,14 @@ void LaneRunner::begin_epoch(transport::AttentionPort* port, const ExpertPlaceme
   const std::size_t num_servers = port->num_ffn_servers();
   targets_.resize(num_servers);
   partials_.resize(num_servers * options_.max_lane_rows);
+  if (spec_.has_layer(model::FfnKind::kDense)) {
+    slices_ = placement->dense_slices();
+    slice_weights_.assign(num_servers * options_.max_lane_rows, 1.0F);
+    slice_experts_.resize(slice_weights_.size());
+    for (std::size_t i = 0; i < slice_experts_.size(); ++i) {
+      slice_experts_[i] = static_cast<std::int32_t>(i % num_servers);
+    }
+  }
   for (auto& lane : lanes_) {
     lane.window_rows.resize(num_servers * options_.max_lane_rows);
   }
@@ -72,7 +76,7 @@ Status LaneRunner::gemm(const float* a, std::int64_t num_rows,
 
 void LaneRunner::copy_pages(const LaneBatch& batch) {
   for (const PageCopy& copy : batch.copies) {
-    kv_cache_.copy_page(copy.source, copy.target);
+    full_attention_.copy_page(copy.source, copy.target);
   }
 }
 
@@ -133,68 +137,63 @@ Status LaneRunner::combine(const transport::HopId& hop, const LaneBatch& batch) 
 
 Status LaneRunner::attend(const transport::HopId& hop, const LaneBatch& batch) {
   const auto& layer = weights_->layers[hop.layer];
-  auto status =
-      gemm(normed_.data(), batch.num_rows, layer.qkv, qkv_.data(), false, options_.precision);
+  const AttentionRows rows{.layer = hop.layer,
+                           .batch = &batch,
+                           .normed = normed_.data(),
+                           .residual = lanes_[hop.lane].residual.data(),
+                           .stream = &stream_,
+                           .abort = abort_};
+  switch (spec_.layers[hop.layer].attention) {
+    case model::AttentionKind::kFull:
+      return full_attention_.run(rows, layer.full);
+  }
+  return {StatusCode::kInternal, "a layer of an attention kind that does not exist"};
+}
+
+Status LaneRunner::normalize_for_ffn(const transport::HopId& hop, const LaneBatch& batch) {
+  return kernels::launch_rms_norm({.num_rows = batch.num_rows,
+                                   .dim = spec_.hidden_dim,
+                                   .x = lanes_[hop.lane].residual.data(),
+                                   .weight = weights_->layers[hop.layer].post_norm.data(),
+                                   .y = normed_.data(),
+                                   .eps = spec_.rms_eps},
+                                  stream_);
+}
+
+Status LaneRunner::route(const transport::HopId& hop, const LaneBatch& batch, Routes& routes) {
+  if (spec_.layers[hop.layer].ffn == model::FfnKind::kDense) {
+    routes = {.per_row = port_->num_ffn_servers(),
+              .experts = slice_experts_.data(),
+              .weights = slice_weights_.data(),
+              .placement = &slices_};
+    return Status::ok();
+  }
+  routes = {.per_row = spec_.experts_per_token,
+            .experts = experts_.data(),
+            .weights = route_weights_.data(),
+            .placement = placement_};
+  const auto& router = weights_->layers[hop.layer].router;
+  // Routes are decided in float whatever the precision: a flipped route is a different network.
+  auto status = gemm(normed_.data(), batch.num_rows, router.weights, router_logits_.data(), false,
+                     Precision::kFloat32);
   if (status) {
-    status = kernels::launch_qk_norm_rope(
+    status = kernels::launch_router(
         {.num_rows = batch.num_rows,
-         .num_q_heads = spec_.num_q_heads,
-         .num_kv_heads = spec_.num_kv_heads,
-         .head_dim = spec_.head_dim,
-         .qkv = qkv_.data(),
-         .q_norm_weight = layer.q_norm.empty() ? nullptr : layer.q_norm.data(),
-         .k_norm_weight = layer.k_norm.empty() ? nullptr : layer.k_norm.data(),
-         .positions = batch.positions.data(),
-         .table = &rope_,
-         .eps = spec_.rms_eps},
+         .num_experts = spec_.num_experts,
+         .top_k = spec_.experts_per_token,
+         .logits = router_logits_.data(),
+         .correction_bias =
+             router.correction_bias.empty() ? nullptr : router.correction_bias.data(),
+         .rule = spec_.router,
+         .experts = experts_.data(),
+         .weights = route_weights_.data()},
         stream_);
-  }
-  if (status) {
-    status = kernels::launch_paged_attention(
-        {.num_q_heads = spec_.num_q_heads,
-         .qkv = qkv_.data(),
-         .pool = kv_cache_.pool(hop.layer),
-         .spans = batch.spans,
-         .out = attention_out_.data(),
-         .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
-         .abort = abort_},
-        stream_);
-  }
-  if (status) {
-    status = gemm(attention_out_.data(), batch.num_rows, layer.out,
-                  lanes_[hop.lane].residual.data(), true, options_.precision);
   }
   return status;
 }
 
-Status LaneRunner::route(const transport::HopId& hop, const LaneBatch& batch) {
-  const auto& layer = weights_->layers[hop.layer];
-  auto status = kernels::launch_rms_norm({.num_rows = batch.num_rows,
-                                          .dim = spec_.hidden_dim,
-                                          .x = lanes_[hop.lane].residual.data(),
-                                          .weight = layer.post_norm.data(),
-                                          .y = normed_.data(),
-                                          .eps = spec_.rms_eps},
-                                         stream_);
-  if (status) {
-    // Routes are decided in float whatever the precision: a flipped route is a different network.
-    status = gemm(normed_.data(), batch.num_rows, layer.router, router_logits_.data(), false,
-                  Precision::kFloat32);
-  }
-  if (status) {
-    status = kernels::launch_router({.num_rows = batch.num_rows,
-                                     .num_experts = spec_.num_experts,
-                                     .top_k = spec_.experts_per_token,
-                                     .logits = router_logits_.data(),
-                                     .renormalize = spec_.renormalize_routes,
-                                     .experts = experts_.data(),
-                                     .weights = route_weights_.data()},
-                                    stream_);
-  }
-  return status;
-}
-
-Status LaneRunner::dispatch(const transport::HopId& hop, const LaneBatch& batch) {
+Status LaneRunner::dispatch(const transport::HopId& hop, const LaneBatch& batch,
+                            const Routes& routes) {
   const std::uint32_t num_servers = port_->num_ffn_servers();
   for (ServerRank rank = 0; rank < num_servers; ++rank) {
     const auto writer = port_->dispatch_buffer(rank, hop);
@@ -205,12 +204,12 @@ Status LaneRunner::dispatch(const transport::HopId& hop, const LaneBatch& batch)
   }
   auto status = kernels::launch_dispatch({.num_rows = batch.num_rows,
                                           .hidden_dim = spec_.hidden_dim,
-                                          .top_k = spec_.experts_per_token,
+                                          .top_k = routes.per_row,
                                           .hidden = normed_.data(),
-                                          .experts = experts_.data(),
-                                          .weights = route_weights_.data(),
+                                          .experts = routes.experts,
+                                          .weights = routes.weights,
                                           .dtype = options_.dispatch_dtype,
-                                          .placement = placement_,
+                                          .placement = routes.placement,
                                           .attention_rank = options_.rank,
                                           .targets = targets_,
                                           .row_index = lanes_[hop.lane].window_rows.data()});
@@ -227,11 +226,23 @@ Status LaneRunner::dispatch(const transport::HopId& hop, const LaneBatch& batch)
 }
 
 Status LaneRunner::attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch) {
+  Routes routes;
   auto status = attend(hop, batch);
   if (status) {
-    status = route(hop, batch);
+    status = normalize_for_ffn(hop, batch);
   }
-  return status ? dispatch(hop, batch) : status;
+  if (status) {
+    status = route(hop, batch, routes);
+  }
+  if (status) {
+    status = dispatch(hop, batch, routes);
+  }
+  const auto& shared = weights_->layers[hop.layer].shared;
+  if (status && shared.expert.down.n() != 0) {
+    status = shared_expert_.run(shared, batch.num_rows, normed_.data(),
+                                lanes_[hop.lane].residual.data(), stream_, abort_);
+  }
+  return status;
 }
 
 Status LaneRunner::sample(const transport::HopId& hop, const LaneBatch& batch,

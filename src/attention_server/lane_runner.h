@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "attention_server/kv_cache.h"
+#include "attention_server/full_attention.h"
 #include "attention_server/sequence_table.h"
+#include "attention_server/shared_expert.h"
 #include "fastfd/attention_server/attention_server.h"
 #include "fastfd/device/cpu.h"
 #include "kernels/dispatch/op.h"
-#include "kernels/rope/op.h"
 
 namespace fastfd::attention_server {
 
@@ -36,7 +36,8 @@ class LaneRunner {
   Status combine(const transport::HopId& hop, const LaneBatch& batch);
   Status normalize_first(LaneId lane, const LaneBatch& batch);
 
-  /// Attention of hop.layer, router, and M2N dispatch to every FFN server.
+  /// Attention of hop.layer, router, and M2N dispatch to every FFN server; then the experts that
+  /// don't leave, while the routed ones are away.
   Status attend_and_dispatch(const transport::HopId& hop, const LaneBatch& batch);
 
   /// After the last layer's answer: final norm, LM head and sampling of the rows that want it.
@@ -50,9 +51,18 @@ class LaneRunner {
     std::vector<std::int32_t> window_rows;  // [num_ffn_servers, num_rows] of the last dispatch
   };
 
+  /// Where the rows of a layer go: the router's choice, or every slice of a dense FFN.
+  struct Routes {
+    std::uint32_t per_row = 0;
+    const std::int32_t* experts = nullptr;  // [rows, per_row]
+    const float* weights = nullptr;         // [rows, per_row]
+    const ExpertPlacement* placement = nullptr;
+  };
+
   Status attend(const transport::HopId& hop, const LaneBatch& batch);
-  Status route(const transport::HopId& hop, const LaneBatch& batch);
-  Status dispatch(const transport::HopId& hop, const LaneBatch& batch);
+  Status normalize_for_ffn(const transport::HopId& hop, const LaneBatch& batch);
+  Status route(const transport::HopId& hop, const LaneBatch& batch, Routes& routes);
+  Status dispatch(const transport::HopId& hop, const LaneBatch& batch, const Routes& routes);
   Status combine_rows(const transport::HopId& hop, std::span<const std::uint32_t> rows,
                       std::uint32_t num_rows, float* residual, const float* norm_weight,
                       float* normed);
@@ -64,23 +74,24 @@ class LaneRunner {
   std::shared_ptr<const model::AttentionWeights> weights_;
   std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
-  KvCache kv_cache_;
-  kernels::RopeTable rope_;
+  FullAttention full_attention_;
+  SharedExpert shared_expert_;
 
   transport::AttentionPort* port_ = nullptr;
   const ExpertPlacement* placement_ = nullptr;
+  ExpertPlacement slices_;  // of dense FFNs
   const std::atomic<bool>* abort_ = nullptr;
 
   Lane lanes_[kMaxLanes];
-  std::vector<float> normed_;           // [max_lane_rows, hidden_dim]
-  std::vector<float> qkv_;              // [max_lane_rows, (q + 2 kv heads) * head_dim]
-  std::vector<float> attention_out_;    // [max_lane_rows, q heads * head_dim]
-  std::vector<float> router_logits_;    // [max_lane_rows, num_experts]
-  std::vector<std::int32_t> experts_;   // [max_lane_rows, top_k]
-  std::vector<float> route_weights_;    // [max_lane_rows, top_k]
-  std::vector<const void*> partials_;   // [num_ffn_servers * rows]
-  std::vector<float> sample_residual_;  // [max_lane_rows, hidden_dim]
-  std::vector<float> logits_;           // [kSampleBlock, vocab_size]
+  std::vector<float> normed_;                // [max_lane_rows, hidden_dim]
+  std::vector<float> router_logits_;         // [max_lane_rows, num_experts]
+  std::vector<std::int32_t> experts_;        // [max_lane_rows, top_k]
+  std::vector<float> route_weights_;         // [max_lane_rows, top_k]
+  std::vector<std::int32_t> slice_experts_;  // [max_lane_rows, num_ffn_servers]: 0, 1, ...
+  std::vector<float> slice_weights_;         // [max_lane_rows, num_ffn_servers]: 1
+  std::vector<const void*> partials_;        // [num_ffn_servers * rows]
+  std::vector<float> sample_residual_;       // [max_lane_rows, hidden_dim]
+  std::vector<float> logits_;                // [kSampleBlock, vocab_size]
   std::vector<std::uint32_t> sample_rows_;
   std::vector<kernels::SamplingRow> sampling_rows_;
   std::vector<kernels::DispatchTarget> targets_;  // [num_ffn_servers]

@@ -101,6 +101,8 @@ Blueprint::Blueprint(config::ClusterConfig config)
                     config_.attention.kv_cache.page_size, pool_tokens, max_model_len()));
   }
   refuse_what_does_not_fit();
+  refuse_empty_slices();
+  refuse_what_gpus_lack();
   if (auto status = transport::validate(window_shape()); !status) {
     throw config::ConfigError(config_.source.string() + ": " + status.message());
   }
@@ -125,6 +127,39 @@ void Blueprint::refuse_rows_of_another_dtype() const {
   }
 }
 
+void Blueprint::refuse_empty_slices() const {
+  const bool has_dense = spec_.has_layer(model::FfnKind::kDense);
+  if (has_dense && config_.ffn.servers > spec_.dense_intermediate_dim) {
+    throw config::ConfigError(
+        fmt::format("{}: ffn.servers: {} servers can't share the {} hidden units of the model's "
+                    "dense layers; use at most {}",
+                    config_.source.string(), config_.ffn.servers, spec_.dense_intermediate_dim,
+                    spec_.dense_intermediate_dim));
+  }
+}
+
+// Kernels that would compute something else must not start.
+void Blueprint::refuse_what_gpus_lack() const {
+  if (!config_.on_gpus()) {
+    return;
+  }
+  const auto refuse_if = [&](bool lacks, const char* what) {
+    if (lacks) {
+      throw config::ConfigError(
+          fmt::format("{}: attention.device: {} of {} are not there on GPUs yet; use device: cpu",
+                      config_.source.string(), what, spec_.architecture));
+    }
+  };
+  refuse_if(spec_.has_layer(model::FfnKind::kDense), "dense layers");
+  refuse_if(spec_.qkv_bias || spec_.out_bias, "biases of attention");
+  refuse_if(spec_.qk_norm == kernels::QkNorm::kWhole, "norms over whole projections");
+  refuse_if(spec_.router.num_groups > 1, "groups of experts");
+  refuse_if(spec_.router.scoring != kernels::RouterScoring::kSoftmax || spec_.has_correction_bias,
+            "sigmoid routes");
+  refuse_if(spec_.router.scaling_factor != 1.0F, "scaled routes");
+  refuse_if(spec_.shared_intermediate_dim != 0, "shared experts");
+}
+
 // Pages become resident as they are first used, so a pool that is too large would end the servers
 // in the middle of the day instead of at start-up.
 void Blueprint::refuse_what_does_not_fit() const {
@@ -144,8 +179,8 @@ void Blueprint::refuse_what_does_not_fit() const {
 
 std::size_t Blueprint::kv_page_bytes() const {
   const auto& kv = config_.attention.kv_cache;
-  return std::size_t{2} * spec_.num_layers * kv.page_size * spec_.num_kv_heads * spec_.head_dim *
-         dtype_bytes(kv.dtype);
+  return std::size_t{2} * spec_.num_layers_of(model::AttentionKind::kFull) * kv.page_size *
+         spec_.kv_dim() * dtype_bytes(kv.dtype);
 }
 
 std::size_t Blueprint::kv_cache_bytes() const {
@@ -193,7 +228,7 @@ DType Blueprint::dispatch_dtype() const {
 transport::WindowShape Blueprint::window_shape() const {
   return {.max_lane_rows = config_.max_lane_rows(),
           .hidden_dim = spec_.hidden_dim,
-          .max_routes_per_row = spec_.experts_per_token,
+          .max_routes_per_row = spec_.max_routes_per_row(),
           .num_layers = spec_.num_layers,
           .dispatch_dtype = dispatch_dtype(),
           .combine_dtype = config_.transport.combine_dtype};
@@ -234,7 +269,7 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
 }
 
 control_plane::PlacementSpec Blueprint::placement() const {
-  return {.num_experts = spec_.num_experts,
+  return {.num_experts = spec_.num_placed_experts(config_.ffn.servers),
           .num_servers = config_.ffn.servers,
           .num_replicas = config_.ffn.expert_replicas,
           .version = 1};
@@ -259,7 +294,7 @@ control_plane::Contract Blueprint::contract() const {
   contract.kv_dtype = options.kv_dtype;
   contract.num_slots = options.num_slots;
   contract.max_model_len = options.max_model_len;
-  contract.num_experts = spec_.num_experts;
+  contract.num_experts = placement().num_experts;
   contract.expert_replicas = config_.ffn.expert_replicas;
   return contract;
 }
@@ -269,8 +304,8 @@ std::string Blueprint::describe_attention_memory() const {
   return fmt::format(
       "KV cache {:.1f} MiB = 2 x {} layers x {} pages x {} tokens x {} heads x {} x {} bytes; "
       "windows up to {:.1f} MiB",
-      mib(kv_cache_bytes()), spec_.num_layers, kv.pages, kv.page_size, spec_.num_kv_heads,
-      spec_.head_dim, dtype_bytes(kv.dtype),
+      mib(kv_cache_bytes()), spec_.num_layers_of(model::AttentionKind::kFull), kv.pages,
+      kv.page_size, spec_.num_kv_heads, spec_.head_dim, dtype_bytes(kv.dtype),
       windows_mib(config_, window_shape(), Role::kAttention));
 }
 

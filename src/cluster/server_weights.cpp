@@ -15,10 +15,12 @@ void report_attention(const ServerProcess& process, std::size_t weights_bytes) {
 
 void report_ffn(const ServerProcess& process, const ExpertPlacement& placement,
                 std::size_t weights_bytes) {
-  spdlog::info("loaded {} of {} experts of {} layers, {:.1f} MiB, in {:.2f} s; {}",
+  const bool has_experts = process.blueprint().spec().num_experts != 0;
+  spdlog::info("loaded {} of {} {} of {} layers, {:.1f} MiB, in {:.2f} s; {}",
                placement.experts_of(process.rank()).size(), placement.num_experts(),
-               process.blueprint().spec().num_layers, mib(weights_bytes),
-               process.seconds_since_start(), process.blueprint().describe_ffn_memory());
+               has_experts ? "experts" : "slices", process.blueprint().spec().num_layers,
+               mib(weights_bytes), process.seconds_since_start(),
+               process.blueprint().describe_ffn_memory());
 }
 
 }  // namespace

@@ -53,7 +53,11 @@ ModelLimits read_model_limits(const std::filesystem::path& dir, std::string& pro
   if (!config.is_object()) {
     return {};
   }
-  return {read_count(config, "max_position_embeddings"), read_count(config, "num_experts")};
+  std::optional<std::uint32_t> num_experts;
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    num_experts = num_experts ? num_experts : read_count(config, key);
+  }
+  return {read_count(config, "max_position_embeddings"), num_experts};
 }
 
 std::string folder_name(const std::filesystem::path& dir) {

@@ -11,7 +11,7 @@ namespace fastfd::config {
 /// only as much is read as makes the cluster file checkable as a whole.
 struct ModelLimits {
   std::optional<std::uint32_t> max_positions;
-  std::optional<std::uint32_t> num_experts;
+  std::optional<std::uint32_t> num_experts;  ///< none: the FFNs are dense
 };
 
 /// Reads `dir`/config.json. On a folder that can't be a model, `problem` gets "what; remedy".

@@ -14,6 +14,7 @@ ExpertPlacement ExpertPlacement::contiguous(std::uint32_t num_experts, std::uint
   ExpertPlacement placement;
   placement.version_ = version;
   placement.num_experts_ = num_experts;
+  placement.num_replicas_ = num_replicas;
   placement.experts_of_.resize(num_servers);
   std::vector<ServerRank> home(num_experts);
   const std::uint32_t share = num_experts / num_servers;

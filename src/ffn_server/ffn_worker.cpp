@@ -14,8 +14,7 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
     : options_(options),
       num_layers_(spec.num_layers),
       hidden_dim_(spec.hidden_dim),
-      intermediate_dim_(spec.expert_intermediate_dim),
-      top_k_(spec.experts_per_token),
+      max_routes_per_row_(spec.max_routes_per_row()),
       weights_(std::move(weights)),
       workers_(options.workers != nullptr ? options.workers
                                           : device::WorkerPool::make_if_several(options.threads)),
@@ -24,8 +23,8 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
   token_rows_.resize(max_tokens);
   out_rows_.resize(max_tokens);
   route_offsets_.resize(max_tokens + 1);
-  route_experts_.resize(max_tokens * top_k_);
-  route_weights_.resize(max_tokens * top_k_);
+  route_experts_.resize(max_tokens * max_routes_per_row_);
+  route_weights_.resize(max_tokens * max_routes_per_row_);
 }
 
 void FfnWorker::begin_epoch(Epoch epoch, transport::FfnPort* port, const std::atomic<bool>* abort) {
@@ -111,7 +110,7 @@ Status FfnWorker::gather(const transport::HopId& id, ServerMask participants) {
     for (std::uint32_t row = 0; row < in.num_rows; ++row) {
       const std::uint32_t first = in.route_offsets[row];
       const std::uint32_t last = in.route_offsets[row + 1];
-      if (first > last || last > in.num_routes || last - first > top_k_) {
+      if (first > last || last > in.num_routes || last - first > max_routes_per_row_) {
         return {StatusCode::kInternal,
                 fmt::format("attention server {} dispatched row {} with routes {}..{} of {}", rank,
                             row, first, last, in.num_routes)};
@@ -135,15 +134,16 @@ Status FfnWorker::run(LaneId lane_id) {
   if (auto status = gather(id, participants); !status) {
     return status;
   }
+  const model::FfnLayerWeights& layer = weights_->layers[id.layer];
   auto status = kernels::launch_expert_ffn({.num_tokens = num_tokens_,
                                             .hidden_dim = hidden_dim_,
-                                            .intermediate_dim = intermediate_dim_,
+                                            .intermediate_dim = layer.intermediate_dim,
                                             .token_rows = token_rows_.data(),
                                             .token_dtype = options_.dispatch_dtype,
                                             .route_offsets = route_offsets_.data(),
                                             .route_experts = route_experts_.data(),
                                             .route_weights = route_weights_.data(),
-                                            .experts = weights_->layers[id.layer],
+                                            .experts = layer.experts,
                                             .out_rows = out_rows_.data(),
                                             .out_dtype = options_.combine_dtype,
                                             .precision = options_.precision,

@@ -61,8 +61,7 @@ class FfnWorker {
   FfnServerOptions options_;
   std::uint32_t num_layers_;
   std::uint32_t hidden_dim_;
-  std::uint32_t intermediate_dim_;
-  std::uint32_t top_k_;
+  std::uint32_t max_routes_per_row_;
   std::shared_ptr<const model::FfnWeights> weights_;
   std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;

@@ -81,7 +81,7 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
       gpu_(gpu),
       window_shape_{.max_lane_rows = options.max_lane_rows,
                     .hidden_dim = spec.hidden_dim,
-                    .max_routes_per_row = spec.experts_per_token,
+                    .max_routes_per_row = spec.max_routes_per_row(),
                     .num_layers = spec.num_layers,
                     .dispatch_dtype = options.dispatch_dtype,
                     .combine_dtype = options.combine_dtype},

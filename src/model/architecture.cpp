@@ -10,10 +10,10 @@
 
 namespace fastfd::model {
 
-void ArchitectureRegistry::add(std::unique_ptr<Architecture> architecture) {
+void ArchitectureRegistry::add(Architecture architecture) {
   for (const auto& other : architectures_) {
-    check(other->name() != architecture->name(),
-          "architecture " + architecture->name() + " is registered twice");
+    check(other.name != architecture.name,
+          "architecture " + architecture.name + " is registered twice");
   }
   architectures_.push_back(std::move(architecture));
 }
@@ -21,8 +21,8 @@ void ArchitectureRegistry::add(std::unique_ptr<Architecture> architecture) {
 const Architecture& ArchitectureRegistry::find(const std::string& name,
                                                const std::string& where) const {
   for (const auto& architecture : architectures_) {
-    if (architecture->name() == name) {
-      return *architecture;
+    if (architecture.name == name) {
+      return architecture;
     }
   }
   throw ModelError(fmt::format("{}: architectures: {} can't be served; use a model of {}", where,
@@ -32,7 +32,7 @@ const Architecture& ArchitectureRegistry::find(const std::string& name,
 std::vector<std::string> ArchitectureRegistry::names() const {
   std::vector<std::string> names;
   for (const auto& architecture : architectures_) {
-    names.push_back(architecture->name());
+    names.push_back(architecture.name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -41,7 +41,9 @@ std::vector<std::string> ArchitectureRegistry::names() const {
 const ArchitectureRegistry& ArchitectureRegistry::builtin() {
   static const ArchitectureRegistry registry = [] {
     ArchitectureRegistry all;
-    all.add(make_qwen3_moe());
+    for (Architecture& architecture : all_architectures()) {
+      all.add(std::move(architecture));
+    }
     return all;
   }();
   return registry;

@@ -1,18 +1,19 @@
 // Stands in for the loading into GPU memory where there is no CUDA toolkit: says so.
-#include "model/qwen3_moe_device.h"
+#include "model/loader.h"
 
-namespace fastfd::model::qwen3_moe {
+namespace fastfd::model {
 
 DeviceAttentionWeights upload_attention(const TensorSource& /*source*/, const ModelSpec& /*spec*/,
+                                        const TensorMap& /*tensors*/,
                                         const device::CudaDevice& /*device*/,
                                         LoadReport* /*report*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 
 DeviceFfnWeights upload_ffn(const TensorSource& /*source*/, const ModelSpec& /*spec*/,
-                            const std::vector<std::uint32_t>& /*experts*/,
+                            const TensorMap& /*tensors*/, const FfnShare& /*share*/,
                             const device::CudaDevice& /*device*/, LoadReport* /*report*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 
-}  // namespace fastfd::model::qwen3_moe
+}  // namespace fastfd::model

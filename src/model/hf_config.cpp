@@ -66,6 +66,11 @@ HfConfig::HfConfig(std::filesystem::path file, std::string text)
   }
 }
 
+HfConfig::HfConfig(std::filesystem::path file, std::string prefix, nlohmann::json json)
+    : file_(std::move(file)),
+      prefix_(std::move(prefix)),
+      json_(std::make_unique<nlohmann::json>(std::move(json))) {}
+
 HfConfig::HfConfig(HfConfig&&) noexcept = default;
 HfConfig::~HfConfig() = default;
 
@@ -74,6 +79,34 @@ HfConfig HfConfig::read_file(const std::filesystem::path& file) { return {file, 
 const nlohmann::json* HfConfig::find(const std::string& key) const {
   const auto at = json_->find(key);
   return at == json_->end() || at->is_null() ? nullptr : &*at;
+}
+
+std::optional<HfConfig> HfConfig::section(const std::string& key) const {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_object()) {
+    fail(key, "is not an object", "use the config.json that belongs to the checkpoint");
+  }
+  return HfConfig(file_, prefix_ + key + ".", *value);
+}
+
+std::uint32_t HfConfig::count_of_any(const std::vector<std::string>& keys, std::uint32_t min,
+                                     std::uint32_t max) const {
+  for (const auto& key : keys) {
+    if (has(key)) {
+      return count(key, min, max);
+    }
+  }
+  return count(keys.front(), min, max);
+}
+
+double HfConfig::number(const std::string& key, double min, double max) const {
+  if (!has(key)) {
+    fail(key, "is missing", "use the config.json that belongs to the checkpoint");
+  }
+  return number_or(key, 0.0, min, max);
 }
 
 std::uint32_t HfConfig::count(const std::string& key, std::uint32_t min, std::uint32_t max) const {
@@ -135,7 +168,7 @@ std::string HfConfig::text_or(const std::string& key, const std::string& fallbac
 
 void HfConfig::fail(const std::string& key, const std::string& what,
                     const std::string& remedy) const {
-  throw ModelError(fmt::format("{}: {}: {}; {}", file_.string(), key, what, remedy));
+  throw ModelError(fmt::format("{}: {}{}: {}; {}", file_.string(), prefix_, key, what, remedy));
 }
 
 namespace {

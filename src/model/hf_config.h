@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "fastfd/model/model.h"
 
@@ -29,11 +31,19 @@ class HfConfig {
   /// nullptr if absent or null.
   const nlohmann::json* find(const std::string& key) const;
 
+  /// The object under a key; its errors name "key.inner key". nullopt if absent or null.
+  std::optional<HfConfig> section(const std::string& key) const;
+
   /// An integer of [min, max] that must be there.
   std::uint32_t count(const std::string& key, std::uint32_t min, std::uint32_t max) const;
   std::uint32_t count_or(const std::string& key, std::uint32_t fallback, std::uint32_t min,
                          std::uint32_t max) const;
-  /// A finite number of [min, max].
+  /// The first of several spellings that is there; the first is named if none is.
+  std::uint32_t count_of_any(const std::vector<std::string>& keys, std::uint32_t min,
+                             std::uint32_t max) const;
+  /// A finite number of [min, max], which must be there.
+  double number(const std::string& key, double min, double max) const;
+  /// The same, or the fallback.
   double number_or(const std::string& key, double fallback, double min, double max) const;
   bool flag_or(const std::string& key, bool fallback) const;
   std::string text_or(const std::string& key, const std::string& fallback) const;
@@ -43,8 +53,10 @@ class HfConfig {
 
  private:
   HfConfig(std::filesystem::path file, std::string text);
+  HfConfig(std::filesystem::path file, std::string prefix, nlohmann::json json);
 
   std::filesystem::path file_;
+  std::string prefix_;  // of keys in messages: "" or "section."
   std::string text_;
   std::unique_ptr<nlohmann::json> json_;
 };

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "model/device_uploader.h"
+#include "model/tensor_map.h"
 #include "model/tensor_source.h"
 #include "model/weight_reader.h"
 
@@ -16,25 +17,28 @@ class MatrixUploader {
   MatrixUploader(const TensorSource& source, LoadReport* report, DeviceUploader& uploader)
       : source_(source), reader_(source, report), uploader_(uploader) {}
 
-  const float* vector(const std::string& name, std::uint64_t dim) {
-    return uploader_.put(reader_.read_vector(name, dim));
+  const float* vector(const TensorShape& tensor) {
+    return uploader_.put(reader_.read_vector(tensor));
   }
-  const bf16* matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    bf16* to = uploader_.reserve<bf16>(rows * cols);
-    into(to, name, rows, cols);
+  /// nullptr if there is none.
+  const float* vector(const std::optional<TensorShape>& tensor) {
+    return tensor ? vector(*tensor) : nullptr;
+  }
+  const bf16* matrix(const MatrixRef& matrix) {
+    bf16* to = uploader_.reserve<bf16>(matrix.num_rows * matrix.num_cols);
+    into(to, matrix);
     return to;
   }
   /// Writes a matrix where there is room already (aligned to 16 bytes); returns the end.
-  bf16* into(bf16* to, const std::string& name, std::uint64_t rows, std::uint64_t cols);
+  bf16* into(bf16* to, const MatrixRef& matrix);
 
   /// Puts a matrix, rows and columns multiples of 128, as e4m3 [rows, cols] and `scales`
   /// [rows / 128, cols / 128]: the checkpoint's own bits if it is FP8 there, else quantised by the
   /// GPU. `staging`: GPU memory for the matrix in bf16, free again for what is put next.
-  void into_fp8(const std::string& name, std::uint64_t rows, std::uint64_t cols, std::uint8_t* e4m3,
-                float* scales, bf16* staging);
+  void into_fp8(const MatrixRef& matrix, std::uint8_t* e4m3, float* scales, bf16* staging);
 
  private:
-  bf16* put(const TensorShape& matrix, bf16* to);
+  bf16* put(const MatrixRef& matrix, bf16* to);
 
   const TensorSource& source_;
   WeightReader reader_;

@@ -2,19 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "kernels/quantize/op.h"
 #include "model/architecture.h"
 #include "model/fingerprint.h"
 #include "model/hf_config.h"
+#include "model/loader.h"
 #include "model/quantization.h"
 #include "model/safetensors_header.h"
+#include "model/tensor_map.h"
 #include "model/tensor_source.h"
 
 namespace fastfd::model {
 namespace {
+
+constexpr std::string_view kScalesSuffix = "_scale_inv";
 
 void add_tensors(const Checkpoint& checkpoint, Fingerprint& digest) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
@@ -46,7 +52,7 @@ bool experts_are_fp8(const Checkpoint& checkpoint) {
   bool has_fp8 = false;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (tensor.shape.size() != 2 || name.find(".experts.") == std::string::npos ||
-        name.ends_with("_scale_inv")) {
+        name.ends_with(kScalesSuffix)) {
       continue;
     }
     if (tensor.block_scales == nullptr) {
@@ -66,6 +72,45 @@ DType choose_expert_dtype(const ModelSpec& spec, bool stored_as_fp8) {
   return spec.load.expert_dtype.value_or(as_stored);
 }
 
+/// Every tensor that any server will need is there, and no other in the model's layers, which would
+/// be part of a computation that config.json does not speak of.
+void check_tensors(const std::shared_ptr<const Checkpoint>& checkpoint,
+                   const Architecture& architecture, const ModelSpec& spec) {
+  const auto source = make_checkpoint_source(checkpoint);
+  const TensorMap tensors(spec, architecture.tensors, *source);
+  std::set<std::string> known;
+  tensors.for_each([&](const TensorShape& tensor) {
+    source->require(tensor);
+    known.insert(tensor.name);
+  });
+  const std::string& prefix = architecture.tensors.layers;
+  for (auto at = checkpoint->tensors().lower_bound(prefix);
+       at != checkpoint->tensors().end() && at->first.starts_with(prefix); ++at) {
+    const std::string& name = at->first;
+    const bool is_known = known.contains(name) ||
+                          (name.ends_with(kScalesSuffix) &&
+                           known.contains(name.substr(0, name.size() - kScalesSuffix.size())));
+    // A table that follows from config.json; some old checkpoints hold it.
+    if (is_known || name.ends_with(".rotary_emb.inv_freq")) {
+      continue;
+    }
+    const std::string file = checkpoint->files()[at->second.file_index].string();
+    std::uint64_t layer = 0;
+    const auto parsed =
+        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+    if (parsed.ec == std::errc{} && layer >= spec.num_layers) {
+      throw ModelError(fmt::format(
+          "{}: tensor {} belongs to no layer: config.json's num_hidden_layers is {}; use the "
+          "config.json that belongs to the checkpoint",
+          file, name, spec.num_layers));
+    }
+    throw ModelError(
+        fmt::format("{}: tensor {} is none that {} with this config.json computes with; use the "
+                    "config.json that belongs to the checkpoint",
+                    file, quote_name(name), architecture.name));
+  }
+}
+
 /// After the checkpoint was checked, which still has them all.
 void cut_layers(const HfConfig& config, std::uint32_t num_layers, ModelSpec& spec,
                 Fingerprint& digest) {
@@ -77,11 +122,15 @@ void cut_layers(const HfConfig& config, std::uint32_t num_layers, ModelSpec& spe
   }
   if (num_layers != 0 && num_layers != spec.num_layers) {
     spec.num_layers = num_layers;
+    spec.layers.resize(num_layers);
     digest.add(num_layers);
   }
 }
 
 std::size_t num_bytes_of(const std::vector<float>& values) { return values.size() * sizeof(float); }
+std::size_t num_bytes_of(const kernels::ExpertWeights& expert) {
+  return expert.gate_up.num_bytes() + expert.down.num_bytes();
+}
 
 }  // namespace
 
@@ -103,35 +152,47 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOpti
     digest.add(options.dummy_seed);
     spec.expert_dtype = choose_expert_dtype(spec, spec.has_fp8_blocks);
   } else {
-    const Checkpoint checkpoint = open_checkpoint(model_dir, spec.has_fp8_blocks);
-    architecture.check_tensors(checkpoint, spec);
-    spec.expert_dtype = choose_expert_dtype(spec, experts_are_fp8(checkpoint));
-    add_tensors(checkpoint, digest);
+    const auto checkpoint =
+        std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.has_fp8_blocks));
+    check_tensors(checkpoint, architecture, spec);
+    spec.expert_dtype = choose_expert_dtype(spec, experts_are_fp8(*checkpoint));
+    add_tensors(*checkpoint, digest);
   }
   cut_layers(config, options.num_layers, spec, digest);
   spec.fingerprint = digest.value();
   return spec;
 }
 
-AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
-                                        const ModelSpec& spec, LoadReport* report) {
-  const Architecture& architecture =
-      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.load_attention(*open_tensor_source(model_dir, spec), spec, report);
-}
-
 namespace {
 
 void require_placement(const std::filesystem::path& model_dir, const ModelSpec& spec,
                        const ExpertPlacement& placement, ServerRank ffn_rank) {
-  if (placement.num_experts() != spec.num_experts || ffn_rank >= placement.num_servers()) {
+  const std::uint32_t num_experts = spec.num_placed_experts(placement.num_servers());
+  if (placement.num_experts() != num_experts || ffn_rank >= placement.num_servers()) {
     throw ModelError(fmt::format(
         "{}: FFN server {} of {} with a placement of {} experts can't hold a model of {}; start "
         "every server with the same model and cluster file",
         model_dir.string(), ffn_rank, placement.num_servers(), placement.num_experts(),
-        spec.num_experts));
+        num_experts));
   }
 }
+
+/// A model's folder, opened to load tensors from.
+class OpenModel {
+ public:
+  OpenModel(const std::filesystem::path& model_dir, const ModelSpec& spec)
+      : source_(open_tensor_source(model_dir, spec)),
+        tensors_(
+            spec,
+            ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string()).tensors,
+            *source_) {}
+  const TensorSource& source() const { return *source_; }
+  const TensorMap& tensors() const { return tensors_; }
+
+ private:
+  std::unique_ptr<TensorSource> source_;
+  TensorMap tensors_;
+};
 
 std::size_t num_bytes_of(const std::vector<device::DeviceBuffer>& memory) {
   std::size_t total = 0;
@@ -143,6 +204,12 @@ std::size_t num_bytes_of(const std::vector<device::DeviceBuffer>& memory) {
 
 }  // namespace
 
+AttentionWeights load_attention_weights(const std::filesystem::path& model_dir,
+                                        const ModelSpec& spec, LoadReport* report) {
+  const OpenModel model(model_dir, spec);
+  return load_attention(model.source(), spec, model.tensors(), report);
+}
+
 FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
                             const ExpertPlacement& placement, ServerRank ffn_rank,
                             LoadReport* report) {
@@ -153,29 +220,25 @@ FfnWeights load_ffn_weights(const std::filesystem::path& model_dir, const ModelS
                     "servers with device cuda",
                     model_dir.string(), to_string(spec.expert_dtype)));
   }
-  const Architecture& architecture =
-      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.load_ffn(*open_tensor_source(model_dir, spec), spec,
-                               placement.experts_of(ffn_rank), report);
+  const OpenModel model(model_dir, spec);
+  return load_ffn(model.source(), spec, model.tensors(), FfnShare::of(placement, ffn_rank), report);
 }
 
 DeviceAttentionWeights upload_attention_weights(const std::filesystem::path& model_dir,
                                                 const ModelSpec& spec,
                                                 const device::CudaDevice& device,
                                                 LoadReport* report) {
-  const Architecture& architecture =
-      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.upload_attention(*open_tensor_source(model_dir, spec), spec, device, report);
+  const OpenModel model(model_dir, spec);
+  return upload_attention(model.source(), spec, model.tensors(), device, report);
 }
 
 DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, const ModelSpec& spec,
                                     const ExpertPlacement& placement, ServerRank ffn_rank,
                                     const device::CudaDevice& device, LoadReport* report) {
   require_placement(model_dir, spec, placement, ffn_rank);
-  const Architecture& architecture =
-      ArchitectureRegistry::builtin().find(spec.architecture, model_dir.string());
-  return architecture.upload_ffn(*open_tensor_source(model_dir, spec), spec,
-                                 placement.experts_of(ffn_rank), device, report);
+  const OpenModel model(model_dir, spec);
+  return upload_ffn(model.source(), spec, model.tensors(), FfnShare::of(placement, ffn_rank),
+                    device, report);
 }
 
 std::size_t DeviceAttentionWeights::num_bytes() const { return num_bytes_of(memory); }
@@ -185,18 +248,21 @@ std::size_t AttentionWeights::num_bytes() const {
   std::size_t total =
       embedding.size() * sizeof(bf16) + lm_head.num_bytes() + num_bytes_of(final_norm);
   for (const auto& layer : layers) {
-    total += num_bytes_of(layer.input_norm) + layer.qkv.num_bytes() + num_bytes_of(layer.q_norm) +
-             num_bytes_of(layer.k_norm) + layer.out.num_bytes() + num_bytes_of(layer.post_norm) +
-             layer.router.num_bytes();
+    const auto& full = layer.full;
+    total += num_bytes_of(layer.input_norm) + num_bytes_of(layer.post_norm) + full.qkv.num_bytes() +
+             num_bytes_of(full.qkv_bias) + num_bytes_of(full.q_norm) + num_bytes_of(full.k_norm) +
+             full.out.num_bytes() + num_bytes_of(full.out_bias) + layer.router.weights.num_bytes() +
+             num_bytes_of(layer.router.correction_bias) + num_bytes_of(layer.shared.expert) +
+             layer.shared.gate.num_bytes();
   }
   return total;
 }
 
 std::size_t FfnWeights::num_bytes() const {
   std::size_t total = 0;
-  for (const auto& experts : layers) {
-    for (const auto& expert : experts) {
-      total += expert.gate_up.num_bytes() + expert.down.num_bytes();
+  for (const auto& layer : layers) {
+    for (const auto& expert : layer.experts) {
+      total += num_bytes_of(expert);
     }
   }
   return total;

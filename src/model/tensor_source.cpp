@@ -11,42 +11,45 @@ namespace {
 
 class CheckpointSource final : public TensorSource {
  public:
-  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint)
+      : checkpoint_(std::move(checkpoint)) {}
 
+  bool contains(const std::string& name) const override { return checkpoint_->contains(name); }
   std::uint64_t require(const TensorShape& tensor) const override {
     const TensorInfo& info = find(tensor);
     return info.num_bytes + (info.block_scales != nullptr ? info.block_scales->num_bytes : 0);
   }
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             bf16* out) const override {
-    checkpoint_.read(find(tensor), first, count, out);
+    checkpoint_->read(find(tensor), first, count, out);
   }
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             float* out) const override {
-    checkpoint_.read(find(tensor), first, count, out);
+    checkpoint_->read(find(tensor), first, count, out);
   }
   bool is_fp8(const TensorShape& matrix) const override {
     return find(matrix).block_scales != nullptr;
   }
   void read_fp8(const TensorShape& matrix, std::uint8_t* e4m3, float* scales) const override {
-    checkpoint_.read_fp8(find(matrix), e4m3, scales);
+    checkpoint_->read_fp8(find(matrix), e4m3, scales);
   }
 
  private:
   const TensorInfo& find(const TensorShape& tensor) const {
-    return checkpoint_.require(tensor.name, tensor.dims);
+    return checkpoint_->require(tensor.name, tensor.dims);
   }
 
-  Checkpoint checkpoint_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
 };
 
 /// Weights that keep activations near 1 in every layer: matrices of standard deviation
-/// 1 / sqrt(columns), vectors (norm weights) near 1. A tensor's values depend on seed and name
-/// alone.
+/// 1 / sqrt(columns), norm weights near 1, what is added near 0. A tensor's values depend on seed
+/// and name alone.
 class DummySource final : public TensorSource {
  public:
   explicit DummySource(std::uint64_t seed) : seed_(seed) {}
 
+  bool contains(const std::string& /*name*/) const override { return false; }
   std::uint64_t require(const TensorShape& /*tensor*/) const override { return 0; }
 
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
@@ -56,7 +59,7 @@ class DummySource final : public TensorSource {
     params.count = count;
     params.out = out;
     kernels::random_fill(params);
-    for (std::uint64_t i = 0; is_vector(tensor) && i < count; ++i) {
+    for (std::uint64_t i = 0; tensor.kind == TensorKind::kNorm && i < count; ++i) {
       out[i] = bf16::from_float(1.0F + out[i].to_float());
     }
   }
@@ -106,12 +109,17 @@ Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_
   return checkpoint;
 }
 
+std::unique_ptr<TensorSource> make_checkpoint_source(std::shared_ptr<const Checkpoint> checkpoint) {
+  return std::make_unique<CheckpointSource>(std::move(checkpoint));
+}
+
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,
                                                  const ModelSpec& spec) {
   if (spec.load.format == LoadFormat::kDummy) {
     return std::make_unique<DummySource>(spec.load.dummy_seed);
   }
-  return std::make_unique<CheckpointSource>(open_checkpoint(model_dir, spec.has_fp8_blocks));
+  return make_checkpoint_source(
+      std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.has_fp8_blocks)));
 }
 
 }  // namespace fastfd::model

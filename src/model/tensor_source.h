@@ -16,16 +16,29 @@
 
 namespace fastfd::model {
 
+/// What a tensor is for: how it is made up, and what is done to it as it is read.
+enum class TensorKind : std::uint8_t {
+  kMatrix,
+  kNorm,              ///< multiplies; near 1
+  kZeroCenteredNorm,  ///< near 0; 1 + w multiplies
+  kAroundZero,        ///< a vector that is added
+};
+
 /// A tensor as the model needs it.
 struct TensorShape {
   std::string name;
-  std::vector<std::uint64_t> dims;  ///< [dim] or [rows, cols]
+  std::vector<std::uint64_t> dims;  ///< [dim], [rows, cols] or [matrices, rows, cols]
+  TensorKind kind = TensorKind::kMatrix;
 };
 
 /// Const functions may be called from any thread.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
+
+  /// Whether a checkpoint that names tensors in several ways has this one. False if all are made
+  /// up.
+  virtual bool contains(const std::string& name) const = 0;
 
   /// Bytes of files that the tensor takes. Throws ModelError if it can't be had in this shape.
   virtual std::uint64_t require(const TensorShape& tensor) const = 0;
@@ -50,6 +63,8 @@ class TensorSource {
 
 /// The checkpoint of a folder; `has_fp8_blocks`: as ModelSpec says. Throws ModelError.
 Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_blocks);
+/// The tensors of an open checkpoint.
+std::unique_ptr<TensorSource> make_checkpoint_source(std::shared_ptr<const Checkpoint> checkpoint);
 
 /// What spec.load says. Throws ModelError.
 std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& model_dir,

@@ -3,47 +3,84 @@
 #include <algorithm>
 
 namespace fastfd::model {
+namespace {
 
-TensorShape WeightReader::open(const std::string& name, std::initializer_list<std::uint64_t> dims) {
-  TensorShape tensor{name, dims};
-  const std::uint64_t num_bytes = source_.require(tensor);
+constexpr std::uint64_t kBlockElements = std::uint64_t{1} << 20;
+
+}  // namespace
+
+void WeightReader::note(const TensorShape& tensor, std::uint64_t num_bytes) {
   if (report_ != nullptr) {
-    report_->tensors.push_back(name);
+    report_->tensors.push_back(tensor.name);
     if (source_.is_fp8(tensor)) {
-      report_->tensors.push_back(name + "_scale_inv");
+      report_->tensors.push_back(tensor.name + "_scale_inv");
     }
     report_->bytes_read += num_bytes;
   }
-  return tensor;
 }
 
-std::vector<float> WeightReader::read_vector(const std::string& name, std::uint64_t dim) {
-  const TensorShape tensor = open(name, {dim});
-  std::vector<float> out(dim);
-  source_.read(tensor, 0, dim, out.data());
+void WeightReader::open(const MatrixRef& matrix) {
+  const std::uint64_t num_bytes = source_.require(matrix.tensor);
+  std::uint64_t num_elements = 1;
+  for (const std::uint64_t dim : matrix.tensor.dims) {
+    num_elements *= dim;
+  }
+  const std::uint64_t used = matrix.num_rows * matrix.num_cols;
+  note(matrix.tensor, used == num_elements ? num_bytes : num_bytes / num_elements * used);
+}
+
+std::vector<float> WeightReader::read_vector(const TensorShape& tensor) {
+  note(tensor, source_.require(tensor));
+  std::vector<float> out(tensor.dims[0]);
+  source_.read(tensor, 0, out.size(), out.data());
+  for (std::size_t i = 0; tensor.kind == TensorKind::kZeroCenteredNorm && i < out.size(); ++i) {
+    out[i] += 1.0F;
+  }
   return out;
 }
 
-void WeightReader::read_matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols,
-                               std::vector<bf16>& out) {
-  const TensorShape tensor = open(name, {rows, cols});
-  out.resize(rows * cols);
-  source_.read(tensor, 0, rows * cols, out.data());
+std::vector<float> WeightReader::read_vector(const std::optional<TensorShape>& tensor) {
+  return tensor ? read_vector(*tensor) : std::vector<float>{};
 }
 
-void WeightReader::pack(const std::string& name, std::uint64_t rows, std::uint64_t cols,
-                        kernels::PackedWeights& packed, std::uint64_t first_row) {
-  constexpr std::uint64_t kBlockElements = std::uint64_t{1} << 20;
-  const TensorShape tensor = open(name, {rows, cols});
+void WeightReader::read_rows(const MatrixRef& matrix, std::uint64_t first, std::uint64_t count,
+                             bf16* out) {
+  const std::uint64_t width = matrix.tensor_cols();
+  const std::uint64_t first_row = matrix.first_row + first;
+  if (matrix.num_cols == width) {
+    source_.read(matrix.tensor, first_row * width, count * width, out);
+    return;
+  }
+  const std::uint64_t most = std::max<std::uint64_t>(kBlockElements / width, 1);
+  for (std::uint64_t done = 0; done < count; done += most) {
+    const std::uint64_t now = std::min(most, count - done);
+    rows_.resize(now * width);
+    source_.read(matrix.tensor, (first_row + done) * width, now * width, rows_.data());
+    for (std::uint64_t row = 0; row < now; ++row) {
+      std::copy_n(rows_.data() + row * width + matrix.first_col, matrix.num_cols,
+                  out + (done + row) * matrix.num_cols);
+    }
+  }
+}
+
+void WeightReader::read_matrix(const MatrixRef& matrix, std::vector<bf16>& out) {
+  open(matrix);
+  out.resize(matrix.num_rows * matrix.num_cols);
+  read_rows(matrix, 0, matrix.num_rows, out.data());
+}
+
+void WeightReader::pack(const MatrixRef& matrix, kernels::PackedWeights& packed,
+                        std::uint64_t first_row) {
+  open(matrix);
   // Whole panels, so that a panel of `packed` is written in one go.
   constexpr auto kPanel = static_cast<std::uint64_t>(kernels::kPanelRows);
+  const std::uint64_t cols = std::max<std::uint64_t>(matrix.num_cols, 1);
   const std::uint64_t block_rows =
-      std::max<std::uint64_t>(kBlockElements / std::max<std::uint64_t>(cols, 1) / kPanel, 1) *
-      kPanel;
-  for (std::uint64_t row = 0; row < rows; row += block_rows) {
-    const std::uint64_t now = std::min(block_rows, rows - row);
-    block_.resize(now * cols);
-    source_.read(tensor, row * cols, now * cols, block_.data());
+      std::max<std::uint64_t>(kBlockElements / cols / kPanel, 1) * kPanel;
+  for (std::uint64_t row = 0; row < matrix.num_rows; row += block_rows) {
+    const std::uint64_t now = std::min(block_rows, matrix.num_rows - row);
+    block_.resize(now * matrix.num_cols);
+    read_rows(matrix, row, now, block_.data());
     packed.pack_rows(static_cast<std::int64_t>(first_row + row), static_cast<std::int64_t>(now),
                      block_.data());
   }

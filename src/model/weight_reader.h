@@ -1,38 +1,47 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fastfd/model/model.h"
+#include "model/tensor_map.h"
 #include "model/tensor_source.h"
 
 namespace fastfd::model {
 
-/// Reads named tensors of expected shapes into host memory and keeps the report of what it read.
-/// Not thread-safe; use one a thread.
+/// Reads tensors into host memory and keeps the report of what it read. Not thread-safe; use one a
+/// thread.
 class WeightReader {
  public:
   WeightReader(const TensorSource& source, LoadReport* report) : source_(source), report_(report) {}
 
-  std::vector<float> read_vector(const std::string& name, std::uint64_t dim);
+  /// [tensor.dims[0]]; of a zero-centred norm 1 + w.
+  std::vector<float> read_vector(const TensorShape& tensor);
+  /// Empty if there is none.
+  std::vector<float> read_vector(const std::optional<TensorShape>& tensor);
 
-  /// `out` is resized to rows * cols.
-  void read_matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols,
-                   std::vector<bf16>& out);
+  /// `out` is resized to [num_rows, num_cols].
+  void read_matrix(const MatrixRef& matrix, std::vector<bf16>& out);
 
-  /// Packs the tensor [rows, cols] as rows first_row .. first_row + rows - 1 of `packed`, a block
-  /// of rows at a time, so that a large matrix is never held twice.
-  void pack(const std::string& name, std::uint64_t rows, std::uint64_t cols,
-            kernels::PackedWeights& packed, std::uint64_t first_row = 0);
+  /// Packs the matrix as rows first_row .. of `packed`, a block of rows at a time, so that a large
+  /// matrix is never held twice.
+  void pack(const MatrixRef& matrix, kernels::PackedWeights& packed, std::uint64_t first_row = 0);
 
-  /// Notes that the tensor is used; throws ModelError if it can't be had.
-  TensorShape open(const std::string& name, std::initializer_list<std::uint64_t> dims);
+  /// Notes that the matrix is used; throws ModelError if it can't be had.
+  void open(const MatrixRef& matrix);
+
+  /// Rows first .. first + count - 1 of an opened matrix, [count, num_cols].
+  void read_rows(const MatrixRef& matrix, std::uint64_t first, std::uint64_t count, bf16* out);
 
  private:
+  void note(const TensorShape& tensor, std::uint64_t num_bytes);
+
   const TensorSource& source_;
   LoadReport* report_;
   std::vector<bf16> block_;  // scratch of pack()
+  std::vector<bf16> rows_;   // scratch of read_rows(): whole rows, of which some columns are wanted
 };
 
 }  // namespace fastfd::model

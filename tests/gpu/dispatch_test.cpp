@@ -279,7 +279,7 @@ TEST(DispatchRouting, AgreesWithTheCpuRouter) {
                              .num_experts = 64,
                              .top_k = 8,
                              .logits = logits.data(),
-                             .renormalize = true,
+                             .rule = {},
                              .experts = experts.data(),
                              .weights = weights.data()});
   std::vector<std::int32_t> chosen = sender.experts_.get();

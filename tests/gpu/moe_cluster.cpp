@@ -261,7 +261,7 @@ std::vector<float> MoeCluster::reference_layer(const LayerWeights& weights, std:
                              .num_experts = c.num_experts,
                              .top_k = c.top_k,
                              .logits = logits.data(),
-                             .renormalize = true,
+                             .rule = {},
                              .experts = experts.data(),
                              .weights = route_weights.data()});
   std::vector<HostTarget> hosts(c.num_ffn, HostTarget(c, rows));

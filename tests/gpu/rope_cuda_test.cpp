@@ -39,7 +39,7 @@ class RopeRun {
   explicit RopeRun(const RopeCase& rope_case)
       : shape_(rope_case.shape),
         pages_(kNumSlots, kMaxPositions, shape_.page_size),
-        table_(kernels::RopeTable::make(kMaxPositions, rope_case.rotary_dim, 10000.0)),
+        table_(kernels::RopeTable::make(kMaxPositions, {.rotary_dim = rope_case.rotary_dim})),
         rows_(make_rows()),
         qkv_(to_bf16(random_floats(rows_.size() * static_cast<std::size_t>(shape_.row_dim()), 5))) {
     if (rope_case.has_norm) {
@@ -107,16 +107,18 @@ class RopeRun {
     for (const layout::LaneRow& row : rows_) {
       positions.push_back(static_cast<std::int32_t>(row.position));
     }
-    kernels::reference_qk_norm_rope({.num_rows = static_cast<std::int64_t>(rows_.size()),
-                                     .num_q_heads = shape_.num_q_heads,
-                                     .num_kv_heads = shape_.num_kv_heads,
-                                     .head_dim = shape_.head_dim,
-                                     .qkv = qkv.data(),
-                                     .q_norm_weight = q_norm_.empty() ? nullptr : q_norm_.data(),
-                                     .k_norm_weight = k_norm_.empty() ? nullptr : k_norm_.data(),
-                                     .positions = positions.data(),
-                                     .table = &table_,
-                                     .eps = 1e-6F});
+    kernels::reference_qk_norm_rope(
+        {.num_rows = static_cast<std::int64_t>(rows_.size()),
+         .num_q_heads = shape_.num_q_heads,
+         .num_kv_heads = shape_.num_kv_heads,
+         .head_dim = shape_.head_dim,
+         .qkv = qkv.data(),
+         .norm = q_norm_.empty() ? kernels::QkNorm::kNone : kernels::QkNorm::kPerHead,
+         .q_norm_weight = q_norm_.empty() ? nullptr : q_norm_.data(),
+         .k_norm_weight = k_norm_.empty() ? nullptr : k_norm_.data(),
+         .positions = positions.data(),
+         .table = &table_,
+         .eps = 1e-6F});
     return qkv;
   }
 

@@ -151,7 +151,7 @@ TEST_F(DummyExpertsTest, AreTheOnesOfTheCpuAndQuantisedAsTheReferenceDoes) {
           read_back(static_cast<const bf16*>(gpu.layers[layer].down) + expert * kDown, kDown);
       const auto gate_up = read_back(
           static_cast<const bf16*>(gpu.layers[layer].gate_up) + expert * 2 * kDown, 2 * kDown);
-      const auto& packed = cpu.layers[layer][expert];
+      const auto& packed = cpu.layers[layer].experts[expert];
       for (std::uint32_t row = 0; row < kHidden; ++row) {
         for (std::uint32_t col = 0; col < kIntermediate; ++col) {
           ASSERT_EQ(down[row * kIntermediate + col], packed.down.at(row, col));
@@ -181,7 +181,7 @@ TEST_F(DummyExpertsTest, AttentionWeightsAreTheOnesOfTheCpu) {
   EXPECT_EQ(read_back(gpu.embedding, cpu.embedding.size()), cpu.embedding);
   EXPECT_EQ(read_back(gpu.final_norm, kHidden), cpu.final_norm);
   ASSERT_EQ(gpu.layers.size(), cpu.layers.size());
-  const auto& packed = cpu.layers[1].qkv;
+  const auto& packed = cpu.layers[1].full.qkv;
   const auto qkv = read_back(gpu.layers[1].qkv, static_cast<std::size_t>(packed.n()) * kHidden);
   for (std::int64_t row = 0; row < packed.n(); ++row) {
     for (std::int64_t col = 0; col < kHidden; ++col) {
@@ -275,12 +275,12 @@ TEST_F(Fp8CheckpointTest, DequantisedOnTheGpuAsOnTheCpu) {
   const std::size_t count = std::size_t{384} * 256;
   const auto down = read_back(static_cast<const bf16*>(gpu.layers[1].down) + 2 * count, count);
   for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(down[i], cpu.layers[1][2].down.at(static_cast<std::int64_t>(i / 256),
-                                                static_cast<std::int64_t>(i % 256)));
+    ASSERT_EQ(down[i], cpu.layers[1].experts[2].down.at(static_cast<std::int64_t>(i / 256),
+                                                        static_cast<std::int64_t>(i % 256)));
   }
   const auto cpu_attention = model::load_attention_weights(folder_.path(), spec);
   const auto gpu_attention = model::upload_attention_weights(folder_.path(), spec, device_);
-  const auto& packed = cpu_attention.layers[0].out;
+  const auto& packed = cpu_attention.layers[0].full.out;
   const auto out =
       read_back(gpu_attention.layers[0].out, static_cast<std::size_t>(packed.n() * packed.k()));
   for (std::int64_t row = 0; row < packed.n(); ++row) {

@@ -107,6 +107,32 @@ TEST_P(GemmTest, EqualsTheReference) {
   }
 }
 
+TEST_P(GemmTest, AddsABiasToEveryRow) {
+  const std::int64_t m = 7;
+  const auto weights = random_weights(70, 33, 11);
+  const auto a = random_floats(static_cast<std::size_t>(m * 33), 5);
+  const auto bias = random_floats(70, 6);
+  for (const Precision precision : kPrecisions) {
+    for (const bool accumulate : {false, true}) {
+      auto actual = random_floats(static_cast<std::size_t>(m * 70), 7);
+      auto expected = actual;
+      GemmParams params{.m = m,
+                        .a = a.data(),
+                        .lda = 33,
+                        .weights = &weights,
+                        .c = actual.data(),
+                        .ldc = 70,
+                        .accumulate = accumulate,
+                        .bias = bias.data(),
+                        .precision = precision};
+      ASSERT_TRUE(launch_gemm(params, stream()).is_ok());
+      params.c = expected.data();
+      reference_gemm(params);
+      expect_near(actual, expected, 2e-5F, "bias");
+    }
+  }
+}
+
 TEST_P(GemmTest, SplitsLargeWorkWithTheSameResult) {
   const std::int64_t m = 40;
   const auto weights = random_weights(1000, 256, 2);

@@ -1,7 +1,9 @@
 // Norms, RoPE, router, embedding.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
+#include <set>
 
 #include "kernels/embedding/op.h"
 #include "kernels/layout/hop_times.h"
@@ -113,13 +115,56 @@ TEST_P(SmallOpsTest, CombineRefusesOtherFormats) {
 }
 
 TEST(RopeTableTest, HoldsTheAnglesInFloat) {
-  const RopeTable table = RopeTable::make(100, 8, 10000.0);
+  const RopeTable table = RopeTable::make(100, {.rotary_dim = 8});
   ASSERT_EQ(table.cos.size(), 400U);
   const float frequency = 1.0F / std::pow(10000.0F, 4.0F / 8.0F);
   EXPECT_EQ(table.cos[4 * 37 + 2], std::cos(37.0F * frequency));
   EXPECT_EQ(table.sin[4 * 37 + 2], std::sin(37.0F * frequency));
   EXPECT_EQ(table.cos[0], 1.0F);
   EXPECT_EQ(table.sin[3], 0.0F);
+}
+
+// Expected values: _compute_*_parameters of transformers 5.24 (modeling_rope_utils.py).
+TEST(RopeTableTest, ScalesFrequenciesAsTransformersDoes) {
+  RopeParams linear{.rotary_dim = 16, .scaling = RopeScaling::kLinear, .factor = 4.0};
+  RopeParams yarn{.rotary_dim = 16,
+                  .scaling = RopeScaling::kYarn,
+                  .factor = 4.0,
+                  .original_max_positions = 256.0,
+                  .attention_factor = 1.138629436111989};
+  RopeParams soft_yarn = yarn;
+  soft_yarn.truncate = false;
+  soft_yarn.beta_fast = 16.0;
+  soft_yarn.beta_slow = 2.0;
+  RopeParams llama3{.rotary_dim = 16,
+                    .scaling = RopeScaling::kLlama3,
+                    .factor = 8.0,
+                    .original_max_positions = 256.0};
+  const struct {
+    RopeParams params;
+    std::vector<float> frequencies;
+  } kCases[] = {
+      {linear,
+       {0.25F, 0.079056941F, 0.0250000004F, 0.00790569466F, 0.00249999994F, 0.000790569466F,
+        0.000250000012F, 7.90569466e-05F}},
+      {yarn,
+       {1.0F, 0.25693506F, 0.0625F, 0.0138349654F, 0.00249999994F, 0.000790569466F, 0.000250000012F,
+        7.90569466e-05F}},
+      {soft_yarn,
+       {1.0F, 0.291525632F, 0.0506643951F, 0.00790569466F, 0.00249999994F, 0.000790569466F,
+        0.000250000012F, 7.90569466e-05F}},
+      {llama3,
+       {1.0F, 0.316227764F, 0.100000001F, 0.00661310693F, 0.00124999997F, 0.000395284733F,
+        0.000125000006F, 3.95284733e-05F}},
+  };
+  for (const auto& [params, frequencies] : kCases) {
+    const RopeTable table = RopeTable::make(2, params);
+    const auto magnitude = static_cast<float>(params.attention_factor);
+    for (std::size_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(table.cos[i], magnitude);
+      EXPECT_NEAR(table.sin[8 + i], std::sin(frequencies[i]) * magnitude, 1e-6F * frequencies[i]);
+    }
+  }
 }
 
 TEST_P(SmallOpsTest, QkNormRopeEqualsTheReference) {
@@ -129,11 +174,11 @@ TEST_P(SmallOpsTest, QkNormRopeEqualsTheReference) {
     const std::int64_t q_heads = 3;
     const std::int64_t kv_heads = 2;
     const auto size = static_cast<std::size_t>(rows * (q_heads + 2 * kv_heads) * head_dim);
-    const RopeTable table = RopeTable::make(500, rotary_dim, 1e6);
-    const auto q_weight = random_floats(static_cast<std::size_t>(head_dim), 6);
-    const auto k_weight = random_floats(static_cast<std::size_t>(head_dim), 7);
+    const RopeTable table = RopeTable::make(500, {.rotary_dim = rotary_dim, .theta = 1e6});
+    const auto q_weight = random_floats(static_cast<std::size_t>(q_heads * head_dim), 6);
+    const auto k_weight = random_floats(static_cast<std::size_t>(kv_heads * head_dim), 7);
     const std::vector<std::int32_t> positions = {0, 1, 499, 3, 250, 7, 7, 100, 2};
-    for (const bool with_norm : {false, true}) {
+    for (const QkNorm norm : {QkNorm::kNone, QkNorm::kPerHead, QkNorm::kWhole}) {
       auto actual = random_floats(size, 8);
       auto expected = actual;
       const auto input = actual;
@@ -142,8 +187,9 @@ TEST_P(SmallOpsTest, QkNormRopeEqualsTheReference) {
                               .num_kv_heads = kv_heads,
                               .head_dim = head_dim,
                               .qkv = actual.data(),
-                              .q_norm_weight = with_norm ? q_weight.data() : nullptr,
-                              .k_norm_weight = with_norm ? k_weight.data() : nullptr,
+                              .norm = norm,
+                              .q_norm_weight = q_weight.data(),
+                              .k_norm_weight = k_weight.data(),
                               .positions = positions.data(),
                               .table = &table};
       ASSERT_TRUE(launch_qk_norm_rope(params, stream()).is_ok());
@@ -159,7 +205,7 @@ TEST_P(SmallOpsTest, QkNormRopeEqualsTheReference) {
 }
 
 TEST_P(SmallOpsTest, RopeRefusesPositionsOutsideTheTable) {
-  const RopeTable table = RopeTable::make(10, 4, 10000.0);
+  const RopeTable table = RopeTable::make(10, {.rotary_dim = 4});
   std::vector<float> qkv(3 * 4);
   for (const std::int32_t position : {-1, 10}) {
     const QkNormRopeParams params{.num_rows = 1,
@@ -178,18 +224,28 @@ struct Routed {
   std::vector<float> weights;
 };
 
-Routed route(const std::vector<float>& logits, std::int64_t num_experts, std::int64_t top_k,
-             bool renormalize, const device::CpuStream* stream) {
-  const auto rows = static_cast<std::int64_t>(logits.size()) / num_experts;
-  Routed routed{std::vector<std::int32_t>(static_cast<std::size_t>(rows * top_k), -1),
-                std::vector<float>(static_cast<std::size_t>(rows * top_k))};
-  const RouterParams params{.num_rows = rows,
-                            .num_experts = num_experts,
-                            .top_k = top_k,
-                            .logits = logits.data(),
-                            .renormalize = renormalize,
-                            .experts = routed.experts.data(),
-                            .weights = routed.weights.data()};
+struct RouteCase {
+  std::int64_t num_experts = 1;
+  std::int64_t top_k = 1;
+  RouterRule rule{};
+  std::vector<float> correction_bias{};  // or none
+};
+
+/// By the reference without a stream.
+Routed route(const std::vector<float>& logits, const RouteCase& c,
+             const device::CpuStream* stream) {
+  const auto rows = static_cast<std::int64_t>(logits.size()) / c.num_experts;
+  Routed routed{std::vector<std::int32_t>(static_cast<std::size_t>(rows * c.top_k), -1),
+                std::vector<float>(static_cast<std::size_t>(rows * c.top_k))};
+  const RouterParams params{
+      .num_rows = rows,
+      .num_experts = c.num_experts,
+      .top_k = c.top_k,
+      .logits = logits.data(),
+      .correction_bias = c.correction_bias.empty() ? nullptr : c.correction_bias.data(),
+      .rule = c.rule,
+      .experts = routed.experts.data(),
+      .weights = routed.weights.data()};
   if (stream == nullptr) {
     reference_router(params);
   } else {
@@ -203,38 +259,101 @@ TEST_P(SmallOpsTest, RouterEqualsTheReference) {
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {16, 4}, {17, 17}, {128, 8}, {256, 1}}) {
     for (const std::int64_t rows : {0, 1, 33}) {
       const auto logits = random_floats(static_cast<std::size_t>(rows * num_experts), 9, 2.0F);
-      for (const bool renormalize : {false, true}) {
-        const auto actual = route(logits, num_experts, top_k, renormalize, &stream());
-        const auto expected = route(logits, num_experts, top_k, renormalize, nullptr);
-        EXPECT_EQ(actual.experts, expected.experts);
-        expect_near(actual.weights, expected.weights, 1e-6F, "weights");
+      for (const RouterScoring scoring : {RouterScoring::kSoftmax, RouterScoring::kSigmoid}) {
+        for (const bool renormalize : {false, true}) {
+          RouteCase c{.num_experts = num_experts, .top_k = top_k};
+          c.rule = {.scoring = scoring, .renormalize = renormalize, .scaling_factor = 2.5F};
+          if (scoring == RouterScoring::kSigmoid) {
+            c.correction_bias = random_floats(static_cast<std::size_t>(num_experts), 10, 0.5F);
+          }
+          const auto actual = route(logits, c, &stream());
+          const auto expected = route(logits, c, nullptr);
+          EXPECT_EQ(actual.experts, expected.experts);
+          expect_near(actual.weights, expected.weights, 1e-6F, "weights");
+        }
       }
     }
   }
 }
 
+TEST_P(SmallOpsTest, RouterLimitsItsChoiceToGroups) {
+  const auto logits = random_floats(std::size_t{50} * 32, 11, 2.0F);
+  for (const GroupScore score : {GroupScore::kMax, GroupScore::kTopTwoSum}) {
+    for (const bool biased : {false, true}) {
+      RouteCase c{.num_experts = 32, .top_k = 6};
+      c.rule = {.scoring = RouterScoring::kSigmoid,
+                .num_groups = 8,
+                .top_groups = 3,
+                .group_score = score};
+      if (biased) {
+        c.correction_bias = random_floats(32, 12, 0.5F);
+      }
+      const auto actual = route(logits, c, &stream());
+      const auto expected = route(logits, c, nullptr);
+      EXPECT_EQ(actual.experts, expected.experts);
+      expect_near(actual.weights, expected.weights, 1e-6F, "weights");
+      for (std::size_t row = 0; row < 50; ++row) {
+        std::set<std::int32_t> groups;
+        for (std::size_t i = 0; i < 6; ++i) {
+          groups.insert(actual.experts[row * 6 + i] / 4);
+        }
+        EXPECT_LE(groups.size(), 3U);
+      }
+    }
+  }
+}
+
+TEST_P(SmallOpsTest, RouterFormsOfGroupScoreChooseDifferently) {
+  // One outstanding expert in group 0, two good ones in group 1.
+  const std::vector<float> logits = {3.0F, -9.0F, 2.0F, 2.0F};
+  RouteCase c{.num_experts = 4, .top_k = 1};
+  c.rule = {.scoring = RouterScoring::kSigmoid, .num_groups = 2, .top_groups = 1};
+  EXPECT_EQ(route(logits, c, &stream()).experts, (std::vector<std::int32_t>{0}));
+  c.rule.group_score = GroupScore::kTopTwoSum;
+  EXPECT_EQ(route(logits, c, &stream()).experts, (std::vector<std::int32_t>{2}));
+}
+
+TEST_P(SmallOpsTest, RouterBiasChoosesAndDoesNotWeigh) {
+  RouteCase c{.num_experts = 3, .top_k = 2, .correction_bias = {0.0F, 0.0F, 5.0F}};
+  c.rule = {.scoring = RouterScoring::kSigmoid, .renormalize = false, .scaling_factor = 2.0F};
+  const auto routed = route({1.0F, 0.5F, 0.0F}, c, &stream());
+  EXPECT_EQ(routed.experts, (std::vector<std::int32_t>{2, 0}));
+  expect_near(routed.weights, {1.0F, 2.0F / (1.0F + std::exp(-1.0F))}, 1e-6F, "weights");
+}
+
 TEST_P(SmallOpsTest, RouterTiesGoToTheLowerId) {
   std::vector<float> logits(20, 1.0F);
-  EXPECT_EQ(route(logits, 20, 4, true, &stream()).experts, (std::vector<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(route(logits, {.num_experts = 20, .top_k = 4}, &stream()).experts,
+            (std::vector<std::int32_t>{0, 1, 2, 3}));
   logits[7] = 2.0F;
   logits[19] = 2.0F;
   logits[11] = 3.0F;
-  EXPECT_EQ(route(logits, 20, 5, true, &stream()).experts,
+  EXPECT_EQ(route(logits, {.num_experts = 20, .top_k = 5}, &stream()).experts,
             (std::vector<std::int32_t>{11, 7, 19, 0, 1}));
-  EXPECT_EQ(route(logits, 20, 2, true, &stream()).experts, (std::vector<std::int32_t>{11, 7}));
+  EXPECT_EQ(route(logits, {.num_experts = 20, .top_k = 2}, &stream()).experts,
+            (std::vector<std::int32_t>{11, 7}));
 }
 
 TEST_P(SmallOpsTest, RouterNeverNamesAnExpertThatIsNotThere) {
   std::vector<float> logits(8, std::numeric_limits<float>::quiet_NaN());
-  for (const std::int32_t expert : route(logits, 8, 3, true, &stream()).experts) {
+  for (const std::int32_t expert :
+       route(logits, {.num_experts = 8, .top_k = 3}, &stream()).experts) {
     EXPECT_GE(expert, 0);
     EXPECT_LT(expert, 8);
   }
 }
 
+TEST_P(SmallOpsTest, RouterRefusesGroupsThatDontFit) {
+  RouterParams params{.num_rows = 0, .num_experts = 8, .top_k = 3, .rule = {}};
+  for (const auto& [num_groups, top_groups] : {std::pair{3U, 1U}, {4U, 5U}, {4U, 0U}, {4U, 1U}}) {
+    params.rule = {.num_groups = num_groups, .top_groups = top_groups};
+    EXPECT_EQ(launch_router(params, stream()).code(), StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_P(SmallOpsTest, RouterRefusesAnImpossibleTopK) {
   for (const std::int64_t top_k : {0, 5}) {
-    const RouterParams params{.num_rows = 0, .num_experts = 4, .top_k = top_k};
+    const RouterParams params{.num_rows = 0, .num_experts = 4, .top_k = top_k, .rule = {}};
     EXPECT_EQ(launch_router(params, stream()).code(), StatusCode::kInvalidArgument);
   }
 }

@@ -45,13 +45,14 @@ std::shared_ptr<const model::FfnWeights> random_weights() {
   };
   auto weights = std::make_shared<model::FfnWeights>();
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-    auto& experts = weights->layers.emplace_back();
+    auto& to = weights->layers.emplace_back();
+    to.intermediate_dim = kIntermediate;
     for (std::uint32_t expert = 0; expert < kExperts; ++expert) {
       const auto gate = matrix(kIntermediate * kHidden);
       const auto up = matrix(kIntermediate * kHidden);
       const auto down = matrix(kHidden * kIntermediate);
-      experts.push_back(kernels::ExpertWeights::pack(gate.data(), up.data(), down.data(), kHidden,
-                                                     kIntermediate));
+      to.experts.push_back(kernels::ExpertWeights::pack(gate.data(), up.data(), down.data(),
+                                                        kHidden, kIntermediate));
     }
   }
   return weights;
@@ -168,7 +169,7 @@ class FfnServerTest : public ::testing::Test {
                                    .route_offsets = offsets,
                                    .route_experts = experts.data(),
                                    .route_weights = route_weights.data(),
-                                   .experts = weights_->layers[layer],
+                                   .experts = weights_->layers[layer].experts,
                                    .out_rows = &to});
     return out;
   }

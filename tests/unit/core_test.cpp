@@ -90,6 +90,21 @@ TEST(ExpertPlacement, ReplicasLiveOnDifferentServersAndDependOnTheAttentionRank)
   }
 }
 
+TEST(ExpertPlacement, EveryServerHasOneDenseSliceForAnAttentionServer) {
+  const auto slices = ExpertPlacement::contiguous(10, 3, 2, 7).dense_slices();
+  EXPECT_EQ(slices.num_experts(), 3U);
+  EXPECT_EQ(slices.version(), 7U);
+  for (ServerRank attention = 0; attention < 4; ++attention) {
+    std::set<ServerRank> servers;
+    for (std::uint32_t slice = 0; slice < 3; ++slice) {
+      const auto target = slices.target(slice, attention);
+      EXPECT_EQ(slices.experts_of(target.ffn_rank)[target.local_expert], slice);
+      servers.insert(target.ffn_rank);
+    }
+    EXPECT_EQ(servers.size(), 3U);
+  }
+}
+
 TEST(ExpertPlacement, MoreServersThanExpertsLeavesSomeEmpty) {
   const auto placement = ExpertPlacement::contiguous(2, 3, 1);
   EXPECT_TRUE(placement.experts_of(2).empty());

@@ -69,7 +69,7 @@ TEST_F(DummyModelTest, MatricesKeepMagnitudesAndNormsAreNearOne) {
   const AttentionWeights weights = load_attention_weights(path(), spec);
   const auto& layer = weights.layers[1];
   const double expected = 1.0 / std::sqrt(128.0);
-  EXPECT_NEAR(stddev_of(layer.qkv, 0, layer.qkv.n()), expected, 0.1 * expected);
+  EXPECT_NEAR(stddev_of(layer.full.qkv, 0, layer.full.qkv.n()), expected, 0.1 * expected);
   EXPECT_NEAR(stddev_of(weights.lm_head, 0, weights.lm_head.n()), expected, 0.1 * expected);
   for (const float weight : layer.input_norm) {
     EXPECT_NEAR(weight, 1.0F, 0.4F);
@@ -79,7 +79,7 @@ TEST_F(DummyModelTest, MatricesKeepMagnitudesAndNormsAreNearOne) {
   const FfnWeights ffn =
       load_ffn_weights(path(), spec, ExpertPlacement::contiguous(spec.num_experts, 1, 1), 0);
   const double of_down = 1.0 / std::sqrt(64.0);
-  EXPECT_NEAR(stddev_of(ffn.layers[0][1].down, 0, 128), of_down, 0.1 * of_down);
+  EXPECT_NEAR(stddev_of(ffn.layers[0].experts[1].down, 0, 128), of_down, 0.1 * of_down);
 }
 
 TEST_F(DummyModelTest, ServersHoldPartsOfOneModel) {
@@ -89,12 +89,12 @@ TEST_F(DummyModelTest, ServersHoldPartsOfOneModel) {
   const auto placement = ExpertPlacement::contiguous(spec.num_experts, 2, 1);
   const auto half = load_ffn_weights(path(), spec, placement, 1);
   const std::uint32_t expert = placement.experts_of(1)[1];
-  const auto& one = all.layers[2][expert].gate_up;
-  const auto& same = half.layers[2][1].gate_up;
+  const auto& one = all.layers[2].experts[expert].gate_up;
+  const auto& same = half.layers[2].experts[1].gate_up;
   for (std::int64_t row = 0; row < one.n(); ++row) {
     ASSERT_EQ(one.at(row, row), same.at(row, row));
   }
-  EXPECT_NE(one.at(0, 0), all.layers[1][expert].gate_up.at(0, 0));
+  EXPECT_NE(one.at(0, 0), all.layers[1].experts[expert].gate_up.at(0, 0));
 }
 
 TEST_F(DummyModelTest, SeedAndLayersAreOfTheFingerprint) {

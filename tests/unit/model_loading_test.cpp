@@ -20,6 +20,7 @@ using test::TemporaryFolder;
 using test::TinyCheckpointOptions;
 using test::TinyTensors;
 using ::testing::Each;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -159,15 +160,15 @@ TEST_P(FormTest, AttentionWeightsAreTheCheckpoints) {
     const auto tensor = [&](const char* name) { return tensors_.at(layer_name(i, name)); };
     const AttentionLayerWeights& layer = weights.layers[i];
     EXPECT_EQ(layer.input_norm, tensor("input_layernorm").values);
-    EXPECT_EQ(layer.q_norm, tensor("self_attn.q_norm").values);
-    EXPECT_EQ(layer.k_norm, tensor("self_attn.k_norm").values);
+    EXPECT_EQ(layer.full.q_norm, tensor("self_attn.q_norm").values);
+    EXPECT_EQ(layer.full.k_norm, tensor("self_attn.k_norm").values);
     EXPECT_EQ(layer.post_norm, tensor("post_attention_layernorm").values);
-    ASSERT_EQ(layer.qkv.n(), q + 2 * kv);
-    expect_packed(layer.qkv, tensor("self_attn.q_proj"));
-    expect_packed(layer.qkv, tensor("self_attn.k_proj"), q);
-    expect_packed(layer.qkv, tensor("self_attn.v_proj"), q + kv);
-    expect_packed(layer.out, tensor("self_attn.o_proj"));
-    expect_packed(layer.router, tensor("mlp.gate"));
+    ASSERT_EQ(layer.full.qkv.n(), q + 2 * kv);
+    expect_packed(layer.full.qkv, tensor("self_attn.q_proj"));
+    expect_packed(layer.full.qkv, tensor("self_attn.k_proj"), q);
+    expect_packed(layer.full.qkv, tensor("self_attn.v_proj"), q + kv);
+    expect_packed(layer.full.out, tensor("self_attn.o_proj"));
+    expect_packed(layer.router.weights, tensor("mlp.gate"));
   }
 }
 
@@ -178,9 +179,9 @@ TEST_P(FormTest, FfnWeightsAreTheExpertsOfThePlacement) {
     ASSERT_EQ(weights.layers.size(), options().num_layers);
     const auto& experts = placement.experts_of(rank);
     for (std::uint32_t layer = 0; layer < options().num_layers; ++layer) {
-      ASSERT_EQ(weights.layers[layer].size(), experts.size());
+      ASSERT_EQ(weights.layers[layer].experts.size(), experts.size());
       for (std::size_t i = 0; i < experts.size(); ++i) {
-        expect_expert(weights.layers[layer][i], tensors_, layer, experts[i]);
+        expect_expert(weights.layers[layer].experts[i], tensors_, layer, experts[i]);
       }
     }
   }
@@ -242,7 +243,7 @@ TEST(RoleSplitTest, ServerWithoutExpertsIsEmpty) {
   const FfnWeights weights = load_ffn_weights(
       folder.path(), spec, ExpertPlacement::contiguous(spec.num_experts, 5, 1), 4, &report);
   ASSERT_EQ(weights.layers.size(), spec.num_layers);
-  EXPECT_THAT(weights.layers, Each(IsEmpty()));
+  EXPECT_THAT(weights.layers, Each(Field(&FfnLayerWeights::experts, IsEmpty())));
   EXPECT_THAT(report.tensors, IsEmpty());
   EXPECT_EQ(weights.num_bytes(), 0U);
 }

@@ -53,6 +53,8 @@ class Blueprint {
   void refuse_fp8_on_cpu() const;
   void refuse_rows_of_another_dtype() const;
   void refuse_what_does_not_fit() const;
+  void refuse_empty_slices() const;
+  void refuse_what_gpus_lack() const;
   std::size_t kv_cache_bytes() const;  ///< of one attention server
   bool uses_graphs() const;
   DType dispatch_dtype() const;

@@ -25,6 +25,12 @@ class ExpertPlacement {
   static ExpertPlacement contiguous(std::uint32_t num_experts, std::uint32_t num_servers,
                                     std::uint32_t num_replicas, std::uint32_t version = 1);
 
+  /// How the slices of a dense FFN lie: one a server, with as many replicas as the experts have.
+  /// Every attention server finds exactly one slice on every server.
+  ExpertPlacement dense_slices() const {
+    return contiguous(num_servers(), num_servers(), num_replicas_, version_);
+  }
+
   std::uint32_t version() const { return version_; }
   std::uint32_t num_experts() const { return num_experts_; }
   std::uint32_t num_servers() const { return static_cast<std::uint32_t>(experts_of_.size()); }
@@ -43,6 +49,7 @@ class ExpertPlacement {
  private:
   std::uint32_t version_ = 0;
   std::uint32_t num_experts_ = 0;
+  std::uint32_t num_replicas_ = 1;
   std::vector<std::vector<std::uint32_t>> experts_of_;  // [num_servers][...]
   std::vector<std::vector<Target>> replicas_;           // [num_experts][num_replicas]
 };

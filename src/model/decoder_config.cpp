@@ -1,0 +1,140 @@
+#include "model/decoder_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "model/rope_config.h"
+
+namespace fastfd::model {
+namespace {
+
+constexpr std::uint32_t kMostVocabulary = 1U << 22;
+constexpr std::uint32_t kMostHeads = 1U << 10;
+constexpr std::uint32_t kMostHeadDim = 1U << 10;
+constexpr std::uint32_t kMostPositions = 1U << 24;
+const std::string kRemedy = "use the config.json that belongs to the checkpoint";
+
+void check_heads(const HfConfig& config, const ModelSpec& spec, bool head_dim_is_given) {
+  if (spec.num_q_heads % spec.num_kv_heads != 0) {
+    config.fail("num_key_value_heads",
+                fmt::format("{} does not divide num_attention_heads = {}", spec.num_kv_heads,
+                            spec.num_q_heads),
+                kRemedy);
+  }
+  if (!head_dim_is_given && spec.hidden_dim % spec.num_q_heads != 0) {
+    config.fail("num_attention_heads",
+                fmt::format("{} does not divide hidden_size = {} and head_dim is not given",
+                            spec.num_q_heads, spec.hidden_dim),
+                kRemedy);
+  }
+  if (spec.head_dim == 0 || spec.head_dim % 2 != 0) {
+    config.fail("head_dim", fmt::format("{} is no positive even number", spec.head_dim), kRemedy);
+  }
+}
+
+bool names_a_sliding_layer(const HfConfig& config, const nlohmann::json& types) {
+  if (!types.is_array()) {
+    config.fail("layer_types", "is not a list", kRemedy);
+  }
+  return std::any_of(types.begin(), types.end(),
+                     [](const nlohmann::json& type) { return type == "sliding_attention"; });
+}
+
+}  // namespace
+
+void read_decoder(const HfConfig& config, const DecoderDefaults& defaults, ModelSpec& spec) {
+  if (const std::string act = config.text_or("hidden_act", "silu"); act != "silu") {
+    config.fail("hidden_act", "'" + act + "' is not supported", "use a model with 'silu'");
+  }
+  spec.vocab_size = config.count("vocab_size", 1, kMostVocabulary);
+  spec.hidden_dim = config.count("hidden_size", 1, kMostHidden);
+  spec.num_layers = config.count("num_hidden_layers", 1, kMostLayers);
+  spec.layers.assign(spec.num_layers, {.ffn = FfnKind::kDense});
+  spec.num_q_heads = config.count("num_attention_heads", 1, kMostHeads);
+  spec.num_kv_heads = config.count_or(
+      "num_key_value_heads", defaults.num_kv_heads != 0 ? defaults.num_kv_heads : spec.num_q_heads,
+      1, kMostHeads);
+  const bool head_dim_is_given = config.has("head_dim") || defaults.head_dim != 0;
+  spec.head_dim = config.count_or(
+      "head_dim", defaults.head_dim != 0 ? defaults.head_dim : spec.hidden_dim / spec.num_q_heads,
+      1, kMostHeadDim);
+  spec.max_positions = config.count("max_position_embeddings", 1, kMostPositions);
+  spec.rms_eps = static_cast<float>(config.number_or("rms_norm_eps", defaults.rms_eps, 1e-30, 1.0));
+  spec.tied_embeddings = config.flag_or("tie_word_embeddings", defaults.tied_embeddings);
+  check_heads(config, spec, head_dim_is_given);
+  read_rope(config, defaults.rope_theta, spec);
+}
+
+void read_dense_ffn(const HfConfig& config, ModelSpec& spec) {
+  spec.dense_intermediate_dim = config.count("intermediate_size", 1, kMostHidden * 4);
+}
+
+void read_experts(const HfConfig& config, const std::string& intermediate_key, ModelSpec& spec) {
+  const std::vector<std::string> keys = {"num_experts", "num_local_experts", "n_routed_experts"};
+  spec.num_experts = config.count_of_any(keys, 1, kMostExperts);
+  spec.experts_per_token = config.count("num_experts_per_tok", 1, kMostExperts);
+  spec.expert_intermediate_dim = config.count(intermediate_key, 1, kMostHidden);
+  for (LayerSpec& layer : spec.layers) {
+    layer.ffn = FfnKind::kExperts;
+  }
+  if (spec.experts_per_token > spec.num_experts) {
+    const auto key = std::find_if(keys.begin(), keys.end(),
+                                  [&](const std::string& name) { return config.has(name); });
+    config.fail(
+        "num_experts_per_tok",
+        fmt::format("{} is more than {} = {}", spec.experts_per_token, *key, spec.num_experts),
+        kRemedy);
+  }
+}
+
+void read_sparse_layers(const HfConfig& config, ModelSpec& spec) {
+  const std::uint32_t step = config.count_or("decoder_sparse_step", 1, 1, kMostLayers);
+  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    if ((layer + 1) % step != 0) {
+      spec.layers[layer].ffn = FfnKind::kDense;
+    }
+  }
+  const nlohmann::json* dense = config.find("mlp_only_layers");
+  if (dense != nullptr && !dense->is_array()) {
+    config.fail("mlp_only_layers", "is not a list", kRemedy);
+  }
+  for (const auto& layer : dense != nullptr ? *dense : nlohmann::json::array()) {
+    if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= spec.num_layers) {
+      config.fail(
+          "mlp_only_layers",
+          fmt::format("{} is no layer below num_hidden_layers = {}", layer.dump(), spec.num_layers),
+          kRemedy);
+    }
+    spec.layers[layer.get<std::uint32_t>()].ffn = FfnKind::kDense;
+  }
+  if (spec.has_layer(FfnKind::kDense)) {
+    read_dense_ffn(config, spec);
+  }
+}
+
+void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
+                           std::uint32_t default_window, std::uint32_t first_layer) {
+  const std::uint32_t window = config.count_or("sliding_window", default_window, 0, 1U << 30);
+  const nlohmann::json* types = config.find("layer_types");
+  const bool has_layers =
+      types != nullptr ? names_a_sliding_layer(config, *types) : first_layer < spec.num_layers;
+  if (!config.flag_or("use_sliding_window", default_use) || window == 0 || !has_layers ||
+      window >= spec.max_positions) {
+    return;
+  }
+  config.fail("sliding_window",
+              fmt::format("attention to the last {} tokens only is not supported", window),
+              fmt::format("set max_position_embeddings to {} to serve contexts which it does not "
+                          "touch, or use a model with full attention",
+                          window));
+}
+
+void refuse_flag(const HfConfig& config, const std::string& key, const std::string& what) {
+  if (config.flag_or(key, false)) {
+    config.fail(key, what + " are not supported", "use a model without them");
+  }
+}
+
+}  // namespace fastfd::model

@@ -1,0 +1,49 @@
+#pragma once
+
+/// Settings that most decoders name alike in config.json: what an architecture's read_config is
+/// made of. All throw ModelError.
+
+#include <string>
+#include <vector>
+
+#include "model/hf_config.h"
+
+namespace fastfd::model {
+
+// Far above any model there is, far below what would overflow or exhaust a machine by itself:
+// config.json is believed only as far as the tensors' shapes confirm it.
+inline constexpr std::uint32_t kMostHidden = 1U << 16;
+inline constexpr std::uint32_t kMostLayers = 1U << 10;
+inline constexpr std::uint32_t kMostExperts = 1U << 12;
+
+/// What transformers assumes where config.json says nothing.
+struct DecoderDefaults {
+  double rms_eps = 1e-6;
+  double rope_theta = 10000.0;
+  std::uint32_t head_dim = 0;      ///< 0: hidden_size / num_attention_heads
+  std::uint32_t num_kv_heads = 0;  ///< 0: num_attention_heads
+  bool tied_embeddings = false;
+};
+
+/// Sizes, norms, rotary embedding; all layers full attention with dense FFNs so far.
+void read_decoder(const HfConfig& config, const DecoderDefaults& defaults, ModelSpec& spec);
+
+/// `intermediate_size` of dense layers.
+void read_dense_ffn(const HfConfig& config, ModelSpec& spec);
+
+/// Experts in all layers. `intermediate_key` names their width. The router is the caller's.
+void read_experts(const HfConfig& config, const std::string& intermediate_key, ModelSpec& spec);
+
+/// Makes the layers that `decoder_sparse_step` and `mlp_only_layers` name dense again (Qwen).
+void read_sparse_layers(const HfConfig& config, ModelSpec& spec);
+
+/// A window that hides no token of max_position_embeddings is no window. `default_use`: what a
+/// missing `use_sliding_window` means. Layers before `first_layer` have none; `layer_types`, if
+/// config.json has it, says which have.
+void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
+                           std::uint32_t default_window, std::uint32_t first_layer = 0);
+
+/// A setting under which the same tensors mean another computation.
+void refuse_flag(const HfConfig& config, const std::string& key, const std::string& what);
+
+}  // namespace fastfd::model

@@ -1,0 +1,158 @@
+#include "model/loader.h"
+
+#include <algorithm>
+
+#include "model/weight_reader.h"
+
+namespace fastfd::model {
+namespace {
+
+std::int64_t signed_dim(std::uint64_t dim) { return static_cast<std::int64_t>(dim); }
+
+/// Reads and packs the FFNs of one role, one after the other.
+class FfnPacker {
+ public:
+  FfnPacker(WeightReader& reader, std::uint32_t hidden_dim, device::HostArena& arena)
+      : reader_(reader), hidden_dim_(hidden_dim), arena_(arena) {}
+
+  /// `width`: hidden units with the zeros behind.
+  kernels::ExpertWeights pack(const FfnTensors& tensors, std::uint32_t width) {
+    reader_.read_matrix(tensors.gate, gate_);
+    reader_.read_matrix(tensors.up, up_);
+    reader_.read_matrix(tensors.down, down_);
+    const auto units = static_cast<std::uint32_t>(tensors.gate.num_rows);
+    if (units != width) {
+      gate_.resize(std::size_t{width} * hidden_dim_, bf16{0});
+      up_.resize(std::size_t{width} * hidden_dim_, bf16{0});
+      widen_down(units, width);
+    }
+    return kernels::ExpertWeights::pack(gate_.data(), up_.data(), down_.data(),
+                                        signed_dim(hidden_dim_), signed_dim(width), &arena_);
+  }
+
+ private:
+  void widen_down(std::uint32_t units, std::uint32_t width) {
+    std::vector<bf16> wide(std::size_t{width} * hidden_dim_, bf16{0});
+    for (std::size_t row = 0; row < hidden_dim_; ++row) {
+      std::copy_n(down_.data() + row * units, units, wide.data() + row * width);
+    }
+    down_ = std::move(wide);
+  }
+
+  WeightReader& reader_;
+  std::uint32_t hidden_dim_;
+  device::HostArena& arena_;
+  std::vector<bf16> gate_, up_, down_;
+};
+
+FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& spec,
+                                         const FullAttentionTensors& tensors,
+                                         device::HostArena& arena) {
+  const std::uint64_t q = spec.q_dim();
+  const std::uint64_t kv = spec.kv_dim();
+  FullAttentionWeights weights;
+  weights.qkv = kernels::PackedWeights(signed_dim(q + 2 * kv), spec.hidden_dim, &arena);
+  reader.pack(tensors.q, weights.qkv);
+  reader.pack(tensors.k, weights.qkv, q);
+  reader.pack(tensors.v, weights.qkv, q + kv);
+  for (const auto* bias : {&tensors.q_bias, &tensors.k_bias, &tensors.v_bias}) {
+    const auto values = reader.read_vector(*bias);
+    weights.qkv_bias.insert(weights.qkv_bias.end(), values.begin(), values.end());
+  }
+  weights.q_norm = reader.read_vector(tensors.q_norm);
+  weights.k_norm = reader.read_vector(tensors.k_norm);
+  weights.out = kernels::PackedWeights(spec.hidden_dim, signed_dim(q), &arena);
+  reader.pack(tensors.out, weights.out);
+  weights.out_bias = reader.read_vector(tensors.out_bias);
+  return weights;
+}
+
+AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
+                                 const TensorMap& tensors, std::uint32_t layer,
+                                 device::HostArena& arena) {
+  AttentionLayerWeights weights;
+  weights.input_norm = reader.read_vector(tensors.input_norm(layer));
+  switch (spec.layers[layer].attention) {
+    case AttentionKind::kFull:
+      weights.full = load_full_attention(reader, spec, tensors.full_attention(layer), arena);
+      break;
+  }
+  weights.post_norm = reader.read_vector(tensors.post_norm(layer));
+  if (spec.layers[layer].ffn == FfnKind::kDense) {
+    return weights;
+  }
+  weights.router.weights = kernels::PackedWeights(spec.num_experts, spec.hidden_dim, &arena);
+  reader.pack(tensors.router(layer), weights.router.weights);
+  weights.router.correction_bias = reader.read_vector(tensors.correction_bias(layer));
+  if (spec.shared_intermediate_dim != 0) {
+    weights.shared.expert = FfnPacker(reader, spec.hidden_dim, arena)
+                                .pack(tensors.shared_expert(layer), spec.shared_intermediate_dim);
+    if (const auto gate = tensors.shared_gate(layer)) {
+      weights.shared.gate = kernels::PackedWeights(1, spec.hidden_dim, &arena);
+      reader.pack(*gate, weights.shared.gate);
+    }
+  }
+  return weights;
+}
+
+}  // namespace
+
+FfnShare FfnShare::of(const ExpertPlacement& placement, ServerRank ffn_rank) {
+  const ExpertPlacement slices = placement.dense_slices();
+  return {.experts = placement.experts_of(ffn_rank),
+          .slices = slices.experts_of(ffn_rank),
+          .num_slices = slices.num_experts()};
+}
+
+std::uint32_t FfnShare::slice_width(std::uint32_t intermediate_dim) const {
+  std::uint32_t width = 0;
+  for (std::uint32_t i = 0; i < num_slices; ++i) {
+    const DenseSlice slice = dense_slice(intermediate_dim, num_slices, i);
+    width = std::max(width, slice.end - slice.begin);
+  }
+  return width;
+}
+
+AttentionWeights load_attention(const TensorSource& source, const ModelSpec& spec,
+                                const TensorMap& tensors, LoadReport* report) {
+  WeightReader reader(source, report);
+  device::HostArena arena;
+  AttentionWeights weights;
+  weights.lm_head = kernels::PackedWeights(spec.vocab_size, spec.hidden_dim, &arena);
+  reader.pack(spec.tied_embeddings ? tensors.embedding() : tensors.lm_head(), weights.lm_head);
+  if (!spec.tied_embeddings) {
+    reader.read_matrix(tensors.embedding(), weights.embedding);
+  }
+  weights.final_norm = reader.read_vector(tensors.final_norm());
+  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    weights.layers.push_back(load_layer(reader, spec, tensors, layer, arena));
+  }
+  return weights;
+}
+
+FfnWeights load_ffn(const TensorSource& source, const ModelSpec& spec, const TensorMap& tensors,
+                    const FfnShare& share, LoadReport* report) {
+  WeightReader reader(source, report);
+  device::HostArena arena;
+  FfnPacker packer(reader, spec.hidden_dim, arena);
+  FfnWeights weights;
+  weights.layers.resize(spec.num_layers);
+  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    FfnLayerWeights& to = weights.layers[layer];
+    if (spec.layers[layer].ffn == FfnKind::kExperts) {
+      to.intermediate_dim = spec.expert_intermediate_dim;
+      for (const std::uint32_t id : share.experts) {
+        to.experts.push_back(packer.pack(tensors.expert(layer, id), to.intermediate_dim));
+      }
+      continue;
+    }
+    to.intermediate_dim = share.slice_width(spec.dense_intermediate_dim);
+    for (const std::uint32_t id : share.slices) {
+      const auto slice = dense_slice(spec.dense_intermediate_dim, share.num_slices, id);
+      to.experts.push_back(packer.pack(tensors.dense_ffn(layer, slice), to.intermediate_dim));
+    }
+  }
+  return weights;
+}
+
+}  // namespace fastfd::model

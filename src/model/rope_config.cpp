@@ -1,0 +1,124 @@
+#include "model/rope_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "model/safetensors_header.h"
+
+namespace fastfd::model {
+namespace {
+
+using kernels::RopeParams;
+using kernels::RopeScaling;
+
+constexpr const char* kTypes = "default, linear, dynamic, yarn, llama3";
+constexpr double kLargestTheta = 1e15;
+constexpr double kLargestFactor = 1e6;
+constexpr double kLargestContext = 1e9;
+const std::string kRemedy = "use the config.json that belongs to the checkpoint";
+
+std::string read_type(const HfConfig& scaling) {
+  return scaling.text_or("rope_type", scaling.text_or("type", "default"));
+}
+
+/// YaRN's temperature as transformers infers it (arXiv:2309.00071, 3.4; DeepSeek's mscale).
+double read_attention_factor(const HfConfig& scaling, double factor) {
+  const auto temperature = [](double scale, double mscale) {
+    return scale <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
+  };
+  const double mscale = scaling.number_or("mscale", 0.0, 0.0, kLargestFactor);
+  const double mscale_all_dim = scaling.number_or("mscale_all_dim", 0.0, 0.0, kLargestFactor);
+  const double inferred = mscale != 0.0 && mscale_all_dim != 0.0
+                              ? temperature(factor, mscale) / temperature(factor, mscale_all_dim)
+                              : temperature(factor, 1.0);
+  return scaling.number_or("attention_factor", inferred, 1e-6, kLargestFactor);
+}
+
+void read_yarn(const HfConfig& scaling, RopeParams& rope) {
+  rope.scaling = RopeScaling::kYarn;
+  rope.attention_factor = read_attention_factor(scaling, rope.factor);
+  rope.beta_fast = scaling.number_or("beta_fast", 32.0, 1e-6, kLargestFactor);
+  rope.beta_slow = scaling.number_or("beta_slow", 1.0, 1e-6, kLargestFactor);
+  rope.truncate = scaling.flag_or("truncate", true);
+}
+
+void read_llama3(const HfConfig& scaling, RopeParams& rope) {
+  rope.scaling = RopeScaling::kLlama3;
+  rope.low_freq_factor = scaling.number("low_freq_factor", 1e-6, kLargestFactor);
+  rope.high_freq_factor = scaling.number("high_freq_factor", 1e-6, kLargestFactor);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    scaling.fail("high_freq_factor",
+                 fmt::format("{} is not more than low_freq_factor = {}", rope.high_freq_factor,
+                             rope.low_freq_factor),
+                 kRemedy);
+  }
+}
+
+void read_scaling(const HfConfig& config, const HfConfig& scaling, const ModelSpec& spec,
+                  RopeParams& rope) {
+  const std::string type = read_type(scaling);
+  if (type == "default" || type == "dynamic") {
+    return;
+  }
+  const bool is_known = type == "linear" || type == "yarn" || type == "llama3";
+  if (!is_known) {
+    scaling.fail("rope_type",
+                 fmt::format("scaled rotary embedding {} is not supported", quote_name(type)),
+                 fmt::format("use a model with one of {}", kTypes));
+  }
+  rope.factor = scaling.number("factor", 1e-6, kLargestFactor);
+  rope.original_max_positions =
+      config.number_or("original_max_position_embeddings",
+                       scaling.number_or("original_max_position_embeddings", spec.max_positions,
+                                         1.0, kLargestContext),
+                       1.0, kLargestContext);
+  if (type == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+  } else if (type == "yarn") {
+    read_yarn(scaling, rope);
+  } else {
+    read_llama3(scaling, rope);
+  }
+}
+
+/// Models with another embedding in some layers nest the parameters by layer type.
+void refuse_nesting(const HfConfig& config, const HfConfig& parameters) {
+  for (const auto& [key, value] : parameters.json().items()) {
+    if (value.is_object()) {
+      config.fail("rope_parameters", "differ by layer type, which is not supported",
+                  "use a model with one rotary embedding");
+    }
+  }
+}
+
+}  // namespace
+
+void read_rope(const HfConfig& config, double default_theta, ModelSpec& spec) {
+  RopeParams& rope = spec.rope;
+  rope.theta = config.number_or("rope_theta", default_theta, 1.0, kLargestTheta);
+  double rotated = config.number_or("partial_rotary_factor", 1.0, 1e-6, 1.0);
+  if (const auto parameters = config.section("rope_parameters")) {
+    refuse_nesting(config, *parameters);
+    rope.theta = parameters->number_or("rope_theta", rope.theta, 1.0, kLargestTheta);
+    rotated = parameters->number_or("partial_rotary_factor", rotated, 1e-6, 1.0);
+    read_scaling(config, *parameters, spec, rope);
+  } else if (const auto scaling = config.section("rope_scaling")) {
+    read_scaling(config, *scaling, spec, rope);
+  }
+  rope.rotary_dim = static_cast<std::int64_t>(spec.head_dim * rotated);
+  if (config.has("rotary_dim")) {
+    rope.rotary_dim = config.count("rotary_dim", 2, spec.head_dim);
+  }
+  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0) {
+    config.fail(config.has("rotary_dim") ? "rotary_dim" : "partial_rotary_factor",
+                fmt::format("leaves {} of {} elements of a head to rotate, which is no positive "
+                            "even number",
+                            rope.rotary_dim, spec.head_dim),
+                kRemedy);
+  }
+}
+
+}  // namespace fastfd::model

@@ -1,0 +1,218 @@
+#include "model/tensor_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fastfd::model {
+namespace {
+
+TensorShape bias(std::string name, std::uint64_t dim) {
+  return {.name = std::move(name), .dims = {dim}, .kind = TensorKind::kAroundZero};
+}
+
+FfnTensors slice_of(const std::string& prefix, const char* const (&names)[3], std::uint64_t hidden,
+                    std::uint64_t intermediate, DenseSlice slice) {
+  const auto name = [&](int i) { return prefix + names[i] + ".weight"; };
+  FfnTensors ffn{.gate = MatrixRef::whole(name(0), intermediate, hidden),
+                 .up = MatrixRef::whole(name(1), intermediate, hidden),
+                 .down = MatrixRef::whole(name(2), hidden, intermediate)};
+  for (MatrixRef* matrix : {&ffn.gate, &ffn.up}) {
+    matrix->first_row = slice.begin;
+    matrix->num_rows = slice.end - slice.begin;
+  }
+  ffn.down.first_col = slice.begin;
+  ffn.down.num_cols = slice.end - slice.begin;
+  return ffn;
+}
+
+}  // namespace
+
+MatrixRef MatrixRef::whole(std::string name, std::uint64_t rows, std::uint64_t cols) {
+  return {.tensor = {.name = std::move(name), .dims = {rows, cols}},
+          .num_rows = rows,
+          .num_cols = cols};
+}
+
+TensorMap::TensorMap(const ModelSpec& spec, const TensorNames& names, const TensorSource& source)
+    : spec_(spec), names_(names), sparse_ffn_(names.sparse_ffn.front()) {
+  const auto layer = std::find_if(spec.layers.begin(), spec.layers.end(),
+                                  [](const LayerSpec& l) { return l.ffn == FfnKind::kExperts; });
+  if (layer == spec.layers.end()) {
+    return;
+  }
+  const auto index = static_cast<std::uint32_t>(layer - spec.layers.begin());
+  for (const std::string& prefix : names.sparse_ffn) {
+    if (source.contains(in_layer(index, prefix + names.router))) {
+      sparse_ffn_ = prefix;
+      break;
+    }
+  }
+  stacked_ = source.contains(in_layer(index, sparse_ffn_ + "experts.gate_up_proj"));
+}
+
+std::string TensorMap::in_layer(std::uint32_t layer, const std::string& name) const {
+  return fmt::format("{}{}.{}", names_.layers, layer, name);
+}
+
+TensorShape TensorMap::norm(std::string name, std::uint64_t dim) const {
+  return {.name = std::move(name),
+          .dims = {dim},
+          .kind = spec_.zero_centered_norms ? TensorKind::kZeroCenteredNorm : TensorKind::kNorm};
+}
+
+MatrixRef TensorMap::embedding() const {
+  return MatrixRef::whole(names_.embedding, spec_.vocab_size, spec_.hidden_dim);
+}
+
+MatrixRef TensorMap::lm_head() const {
+  return MatrixRef::whole(names_.lm_head, spec_.vocab_size, spec_.hidden_dim);
+}
+
+TensorShape TensorMap::final_norm() const { return norm(names_.final_norm, spec_.hidden_dim); }
+
+TensorShape TensorMap::input_norm(std::uint32_t layer) const {
+  return norm(in_layer(layer, names_.input_norm), spec_.hidden_dim);
+}
+
+TensorShape TensorMap::post_norm(std::uint32_t layer) const {
+  return norm(in_layer(layer, names_.post_norm), spec_.hidden_dim);
+}
+
+FullAttentionTensors TensorMap::full_attention(std::uint32_t layer) const {
+  const std::string prefix = in_layer(layer, names_.attention);
+  const std::uint64_t hidden = spec_.hidden_dim;
+  const std::uint64_t q = spec_.q_dim();
+  const std::uint64_t kv = spec_.kv_dim();
+  FullAttentionTensors tensors{.q = MatrixRef::whole(prefix + "q_proj.weight", q, hidden),
+                               .k = MatrixRef::whole(prefix + "k_proj.weight", kv, hidden),
+                               .v = MatrixRef::whole(prefix + "v_proj.weight", kv, hidden),
+                               .out = MatrixRef::whole(prefix + "o_proj.weight", hidden, q)};
+  if (spec_.qkv_bias) {
+    tensors.q_bias = bias(prefix + "q_proj.bias", q);
+    tensors.k_bias = bias(prefix + "k_proj.bias", kv);
+    tensors.v_bias = bias(prefix + "v_proj.bias", kv);
+  }
+  if (spec_.out_bias) {
+    tensors.out_bias = bias(prefix + "o_proj.bias", hidden);
+  }
+  if (spec_.qk_norm != kernels::QkNorm::kNone) {
+    const bool whole = spec_.qk_norm == kernels::QkNorm::kWhole;
+    tensors.q_norm = norm(prefix + "q_norm.weight", whole ? q : spec_.head_dim);
+    tensors.k_norm = norm(prefix + "k_norm.weight", whole ? kv : spec_.head_dim);
+  }
+  return tensors;
+}
+
+MatrixRef TensorMap::router(std::uint32_t layer) const {
+  return MatrixRef::whole(in_layer(layer, sparse_ffn_ + names_.router), spec_.num_experts,
+                          spec_.hidden_dim);
+}
+
+std::optional<TensorShape> TensorMap::correction_bias(std::uint32_t layer) const {
+  if (!spec_.has_correction_bias) {
+    return std::nullopt;
+  }
+  return bias(in_layer(layer, sparse_ffn_ + names_.correction_bias), spec_.num_experts);
+}
+
+FfnTensors TensorMap::expert(std::uint32_t layer, std::uint32_t expert) const {
+  if (stacked_) {
+    return stacked_expert(layer, expert);
+  }
+  const char* const kNames[3] = {names_.expert_gate.c_str(), names_.expert_up.c_str(),
+                                 names_.expert_down.c_str()};
+  return slice_of(in_layer(layer, fmt::format("{}experts.{}.", sparse_ffn_, expert)), kNames,
+                  spec_.hidden_dim, spec_.expert_intermediate_dim,
+                  {0, spec_.expert_intermediate_dim});
+}
+
+FfnTensors TensorMap::stacked_expert(std::uint32_t layer, std::uint32_t expert) const {
+  const std::string prefix = in_layer(layer, sparse_ffn_ + "experts.");
+  const std::uint64_t hidden = spec_.hidden_dim;
+  const std::uint64_t intermediate = spec_.expert_intermediate_dim;
+  const MatrixRef gate{.tensor = {.name = prefix + "gate_up_proj",
+                                  .dims = {spec_.num_experts, 2 * intermediate, hidden}},
+                       .first_row = expert * 2 * intermediate,
+                       .num_rows = intermediate,
+                       .num_cols = hidden};
+  MatrixRef up = gate;
+  up.first_row += intermediate;
+  return {.gate = gate,
+          .up = up,
+          .down = {.tensor = {.name = prefix + "down_proj",
+                              .dims = {spec_.num_experts, hidden, intermediate}},
+                   .first_row = expert * hidden,
+                   .num_rows = hidden,
+                   .num_cols = intermediate}};
+}
+
+FfnTensors TensorMap::shared_expert(std::uint32_t layer) const {
+  return slice_of(in_layer(layer, sparse_ffn_ + names_.shared_expert),
+                  {"gate_proj", "up_proj", "down_proj"}, spec_.hidden_dim,
+                  spec_.shared_intermediate_dim, {0, spec_.shared_intermediate_dim});
+}
+
+std::optional<MatrixRef> TensorMap::shared_gate(std::uint32_t layer) const {
+  if (!spec_.has_shared_gate) {
+    return std::nullopt;
+  }
+  return MatrixRef::whole(in_layer(layer, sparse_ffn_ + names_.shared_gate), 1, spec_.hidden_dim);
+}
+
+FfnTensors TensorMap::dense_ffn(std::uint32_t layer, DenseSlice slice) const {
+  return slice_of(in_layer(layer, names_.dense_ffn), {"gate_proj", "up_proj", "down_proj"},
+                  spec_.hidden_dim, spec_.dense_intermediate_dim, slice);
+}
+
+void TensorMap::for_each(const std::function<void(const TensorShape&)>& visit) const {
+  visit(embedding().tensor);
+  visit(final_norm());
+  if (!spec_.tied_embeddings) {
+    visit(lm_head().tensor);
+  }
+  for (std::uint32_t layer = 0; layer < spec_.num_layers; ++layer) {
+    visit_layer(layer, visit);
+  }
+}
+
+void TensorMap::visit_layer(std::uint32_t layer,
+                            const std::function<void(const TensorShape&)>& visit) const {
+  const auto visit_if = [&](const std::optional<TensorShape>& tensor) {
+    if (tensor) {
+      visit(*tensor);
+    }
+  };
+  const auto visit_ffn = [&](const FfnTensors& ffn) {
+    visit(ffn.gate.tensor);
+    visit(ffn.up.tensor);
+    visit(ffn.down.tensor);
+  };
+  visit(input_norm(layer));
+  visit(post_norm(layer));
+  const FullAttentionTensors attention = full_attention(layer);
+  for (const MatrixRef* matrix : {&attention.q, &attention.k, &attention.v, &attention.out}) {
+    visit(matrix->tensor);
+  }
+  for (const auto* tensor : {&attention.q_bias, &attention.k_bias, &attention.v_bias,
+                             &attention.out_bias, &attention.q_norm, &attention.k_norm}) {
+    visit_if(*tensor);
+  }
+  if (spec_.layers[layer].ffn == FfnKind::kDense) {
+    visit_ffn(dense_ffn(layer, {0, spec_.dense_intermediate_dim}));
+    return;
+  }
+  visit(router(layer).tensor);
+  visit_if(correction_bias(layer));
+  for (std::uint32_t id = 0; id < spec_.num_experts; ++id) {
+    visit_ffn(expert(layer, id));
+  }
+  if (spec_.shared_intermediate_dim != 0) {
+    visit_ffn(shared_expert(layer));
+    if (const auto gate = shared_gate(layer)) {
+      visit(gate->tensor);
+    }
+  }
+}
+
+}  // namespace fastfd::model

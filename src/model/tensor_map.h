@@ -1,0 +1,79 @@
+#pragma once
+
+/// Which tensors a model is made of, where they are in its checkpoint, in which shape.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "fastfd/model/model_spec.h"
+#include "model/tensor_names.h"
+#include "model/tensor_source.h"
+
+namespace fastfd::model {
+
+/// A block of a tensor whose leading dimensions are taken together as rows.
+struct MatrixRef {
+  TensorShape tensor;
+  std::uint64_t first_row = 0;
+  std::uint64_t num_rows = 0;
+  std::uint64_t first_col = 0;
+  std::uint64_t num_cols = 0;
+
+  std::uint64_t tensor_cols() const { return tensor.dims.back(); }
+  bool is_whole() const {
+    return tensor.dims.size() == 2 && num_rows == tensor.dims[0] && num_cols == tensor.dims[1];
+  }
+  static MatrixRef whole(std::string name, std::uint64_t rows, std::uint64_t cols);
+};
+
+struct FullAttentionTensors {
+  MatrixRef q, k, v, out;
+  std::optional<TensorShape> q_bias{}, k_bias{}, v_bias{}, out_bias{};
+  std::optional<TensorShape> q_norm{}, k_norm{};
+};
+
+/// down(silu(gate(x)) * up(x))
+struct FfnTensors {
+  MatrixRef gate, up, down;
+};
+
+class TensorMap {
+ public:
+  /// All are used, none is kept by value.
+  TensorMap(const ModelSpec& spec, const TensorNames& names, const TensorSource& source);
+
+  MatrixRef embedding() const;
+  MatrixRef lm_head() const;  ///< not of a model whose embeddings are tied
+  TensorShape final_norm() const;
+
+  TensorShape input_norm(std::uint32_t layer) const;
+  TensorShape post_norm(std::uint32_t layer) const;
+  FullAttentionTensors full_attention(std::uint32_t layer) const;
+
+  // FfnKind::kExperts
+  MatrixRef router(std::uint32_t layer) const;
+  std::optional<TensorShape> correction_bias(std::uint32_t layer) const;
+  FfnTensors expert(std::uint32_t layer, std::uint32_t expert) const;
+  FfnTensors shared_expert(std::uint32_t layer) const;
+  std::optional<MatrixRef> shared_gate(std::uint32_t layer) const;
+
+  // FfnKind::kDense
+  FfnTensors dense_ffn(std::uint32_t layer, DenseSlice slice) const;
+
+  /// Every tensor of the model, some more than once.
+  void for_each(const std::function<void(const TensorShape&)>& visit) const;
+
+ private:
+  std::string in_layer(std::uint32_t layer, const std::string& name) const;
+  TensorShape norm(std::string name, std::uint64_t dim) const;
+  FfnTensors stacked_expert(std::uint32_t layer, std::uint32_t expert) const;
+  void visit_layer(std::uint32_t layer, const std::function<void(const TensorShape&)>& visit) const;
+
+  const ModelSpec& spec_;
+  const TensorNames& names_;
+  std::string sparse_ffn_;  // of names_.sparse_ffn, the one that is there
+  bool stacked_ = false;    // experts of a layer are one tensor
+};
+
+}  // namespace fastfd::model

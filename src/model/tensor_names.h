@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fastfd::model {
+
+/// What an architecture calls its tensors. The defaults are what most use. Names of a layer follow
+/// `layers` and its number; names of an FFN follow its prefix.
+struct TensorNames {
+  std::string embedding = "model.embed_tokens.weight";
+  std::string final_norm = "model.norm.weight";
+  std::string lm_head = "lm_head.weight";
+  std::string layers = "model.layers.";
+  std::string input_norm = "input_layernorm.weight";
+  std::string post_norm = "post_attention_layernorm.weight";
+  std::string attention = "self_attn.";  ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+
+  std::string dense_ffn = "mlp.";  ///< gate_proj, up_proj, down_proj
+
+  /// Where router and experts are: the first of these whose router the checkpoint has.
+  std::vector<std::string> sparse_ffn = {"mlp."};
+  std::string router = "gate.weight";
+  std::string correction_bias = "gate.e_score_correction_bias";
+  /// Of experts.N., unless the checkpoint has all in experts.gate_up_proj [experts, 2 *
+  /// intermediate, hidden] and experts.down_proj [experts, hidden, intermediate].
+  std::string expert_gate = "gate_proj";
+  std::string expert_up = "up_proj";
+  std::string expert_down = "down_proj";
+  std::string shared_expert = "shared_experts.";
+  std::string shared_gate = "shared_expert_gate.weight";
+};
+
+}  // namespace fastfd::model
