@@ -1,5 +1,7 @@
 // The architectures that FastFD serves. Defaults and meaning of every setting are those of the
 // model's configuration_*.py and modeling_*.py in transformers.
+#include <nlohmann/json.hpp>
+
 #include "model/architecture.h"
 #include "model/decoder_config.h"
 
@@ -7,9 +9,37 @@ namespace fastfd::model {
 namespace {
 
 using kernels::QkNorm;
+using kernels::RouterScoring;
 
-/// Window that Qwen's configurations assume where config.json has none.
+/// What Qwen's configurations assume where config.json says nothing.
 constexpr std::uint32_t kQwenWindow = 4096;
+constexpr std::uint32_t kQwenFirstWindowLayer = 28;
+
+void read_llama(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {}, spec);
+  read_dense_ffn(config, spec);
+  refuse_flag(config, "mlp_bias", "biases of the FFN");
+  spec.qkv_bias = spec.out_bias = config.flag_or("attention_bias", false);
+}
+
+void read_qwen2(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {}, spec);
+  read_dense_ffn(config, spec);
+  spec.qkv_bias = true;
+  refuse_sliding_window(
+      config, spec, /*default_use=*/false, kQwenWindow,
+      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+}
+
+void read_qwen3(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {.head_dim = 128}, spec);
+  read_dense_ffn(config, spec);
+  spec.qk_norm = QkNorm::kPerHead;
+  spec.qkv_bias = spec.out_bias = config.flag_or("attention_bias", false);
+  refuse_sliding_window(
+      config, spec, /*default_use=*/false, kQwenWindow,
+      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+}
 
 void read_qwen3_moe(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {}, spec);
@@ -21,10 +51,60 @@ void read_qwen3_moe(const HfConfig& config, ModelSpec& spec) {
   refuse_sliding_window(config, spec, /*default_use=*/false, kQwenWindow);
 }
 
+void read_mixtral(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {.rms_eps = 1e-5, .rope_theta = 1e6, .num_kv_heads = 8}, spec);
+  read_experts(config, "intermediate_size", spec);
+  refuse_sliding_window(config, spec, /*default_use=*/true, /*default_window=*/0);
+}
+
+/// `attn_type_list`: 1 a layer of softmax attention, as in every M2; 0 one of lightning attention,
+/// as in MiniMax-Text-01.
+void refuse_linear_attention(const HfConfig& config) {
+  const nlohmann::json* types = config.find("attn_type_list");
+  for (const auto& type : types != nullptr ? *types : nlohmann::json::array()) {
+    if (type != 1) {
+      config.fail("attn_type_list", "linear attention is not supported",
+                  "use a model with 1 for all layers");
+    }
+  }
+}
+
+void read_minimax_m2(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {.rope_theta = 5e6, .head_dim = 128, .num_kv_heads = 8}, spec);
+  read_experts(config, "intermediate_size", spec);
+  spec.qk_norm = QkNorm::kWhole;
+  spec.router.scoring = RouterScoring::kSigmoid;
+  spec.has_correction_bias = config.flag_or("use_routing_bias", true);
+  refuse_linear_attention(config);
+  require_text(config, "scoring_func", "sigmoid");
+  require_text(config, "qk_norm_type", "per_layer");
+  if (!config.flag_or("use_qk_norm", true)) {
+    config.fail("use_qk_norm", "is false, which is not supported", "use a model with it");
+  }
+  if (config.count_or("shared_intermediate_size", 0, 0, kMostHidden) != 0) {
+    config.fail("shared_intermediate_size", "shared experts are not supported",
+                "use a model without them");
+  }
+}
+
+/// Mixtral's, and what transformers 5 calls the same tensors while they are in memory.
+TensorNames mixtral_names() {
+  return {.sparse_ffn = {"block_sparse_moe.", "mlp."},
+          .correction_bias = "e_score_correction_bias",
+          .expert_gate = "w1",
+          .expert_up = "w3",
+          .expert_down = "w2"};
+}
+
 }  // namespace
 
 std::vector<Architecture> all_architectures() {
   return {
+      {.name = "LlamaForCausalLM", .tensors = {}, .read_config = read_llama},
+      {.name = "MiniMaxM2ForCausalLM", .tensors = mixtral_names(), .read_config = read_minimax_m2},
+      {.name = "MixtralForCausalLM", .tensors = mixtral_names(), .read_config = read_mixtral},
+      {.name = "Qwen2ForCausalLM", .tensors = {}, .read_config = read_qwen2},
+      {.name = "Qwen3ForCausalLM", .tensors = {}, .read_config = read_qwen3},
       {.name = "Qwen3MoeForCausalLM", .tensors = {}, .read_config = read_qwen3_moe},
   };
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/rope_config.h"
+#include "model/safetensors_header.h"
 
 namespace fastfd::model {
 namespace {
@@ -45,9 +46,7 @@ bool names_a_sliding_layer(const HfConfig& config, const nlohmann::json& types) 
 }  // namespace
 
 void read_decoder(const HfConfig& config, const DecoderDefaults& defaults, ModelSpec& spec) {
-  if (const std::string act = config.text_or("hidden_act", "silu"); act != "silu") {
-    config.fail("hidden_act", "'" + act + "' is not supported", "use a model with 'silu'");
-  }
+  require_text(config, "hidden_act", "silu");
   spec.vocab_size = config.count("vocab_size", 1, kMostVocabulary);
   spec.hidden_dim = config.count("hidden_size", 1, kMostHidden);
   spec.num_layers = config.count("num_hidden_layers", 1, kMostLayers);
@@ -116,7 +115,10 @@ void read_sparse_layers(const HfConfig& config, ModelSpec& spec) {
 
 void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
                            std::uint32_t default_window, std::uint32_t first_layer) {
-  const std::uint32_t window = config.count_or("sliding_window", default_window, 0, 1U << 30);
+  // null says that there is none, a missing key nothing.
+  const bool is_null = config.json().contains("sliding_window") && !config.has("sliding_window");
+  const std::uint32_t window =
+      config.count_or("sliding_window", is_null ? 0 : default_window, 0, 1U << 30);
   const nlohmann::json* types = config.find("layer_types");
   const bool has_layers =
       types != nullptr ? names_a_sliding_layer(config, *types) : first_layer < spec.num_layers;
@@ -129,6 +131,13 @@ void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool d
               fmt::format("set max_position_embeddings to {} to serve contexts which it does not "
                           "touch, or use a model with full attention",
                           window));
+}
+
+void require_text(const HfConfig& config, const std::string& key, const std::string& text) {
+  if (const std::string value = config.text_or(key, text); value != text) {
+    config.fail(key, fmt::format("{} is not supported", quote_name(value)),
+                fmt::format("use a model with '{}'", text));
+  }
 }
 
 void refuse_flag(const HfConfig& config, const std::string& key, const std::string& what) {

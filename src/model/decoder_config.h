@@ -43,7 +43,8 @@ void read_sparse_layers(const HfConfig& config, ModelSpec& spec);
 void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
                            std::uint32_t default_window, std::uint32_t first_layer = 0);
 
-/// A setting under which the same tensors mean another computation.
+// Settings under which the same tensors mean another computation.
 void refuse_flag(const HfConfig& config, const std::string& key, const std::string& what);
+void require_text(const HfConfig& config, const std::string& key, const std::string& text);
 
 }  // namespace fastfd::model

@@ -34,15 +34,6 @@ const std::map<std::string, std::string>& not_served_yet() {
       {"deepseek-v3", "DeepseekV3ForCausalLM"},
       {"deepseek-v3-fp8", "DeepseekV3ForCausalLM"},
       {"gpt-oss", "GptOssForCausalLM"},
-      {"llama-dynamic-rope-fp16", "LlamaForCausalLM"},
-      {"llama-linear-rope-fp32", "LlamaForCausalLM"},
-      {"llama-llama3-rope", "LlamaForCausalLM"},
-      {"llama-yarn-rope-sharded", "LlamaForCausalLM"},
-      {"minimax-m2", "MiniMaxM2ForCausalLM"},
-      {"minimax-m2-fp8", "MiniMaxM2ForCausalLM"},
-      {"mixtral-fp32", "MixtralForCausalLM"},
-      {"qwen3-tied", "Qwen3ForCausalLM"},
-      {"qwen3-yarn-fp8", "Qwen3ForCausalLM"},
       {"qwen3.5-moe", "Qwen3_5MoeForCausalLM"},
       {"qwen3.5-moe-published", "Qwen3_5MoeForConditionalGeneration"}};
   return kNotServedYet;
