@@ -95,6 +95,11 @@ SPECS = [
     Spec("llama-dynamic-rope-fp16", "LlamaForCausalLM", small(
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
         rope_parameters=rope(rope_type="dynamic", factor=4.0)), dtype=F16),
+    # Biases of q, k and v.
+    Spec("qwen2", "Qwen2ForCausalLM", small(
+        num_attention_heads=6, num_key_value_heads=2, intermediate_size=64, rope_parameters=rope(1e6)),
+        published_form=True, published_keys={"use_sliding_window": False, "sliding_window": 128,
+                                             "max_window_layers": 2}),
     Spec("qwen3-tied", "Qwen3ForCausalLM", small(
         num_attention_heads=5, num_key_value_heads=1, head_dim=16, intermediate_size=88, tie_word_embeddings=True,
         rope_parameters=rope(1e6)), published_form=True),
