@@ -31,6 +31,19 @@ void read_qwen2(const HfConfig& config, ModelSpec& spec) {
       config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
 }
 
+void read_qwen2_moe(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {}, spec);
+  read_experts(config, "moe_intermediate_size", spec);
+  read_sparse_layers(config, spec);
+  spec.qkv_bias = config.flag_or("qkv_bias", true);
+  spec.router.renormalize = config.flag_or("norm_topk_prob", false);
+  spec.shared_intermediate_dim = config.count("shared_expert_intermediate_size", 1, kMostHidden);
+  spec.has_shared_gate = true;
+  refuse_sliding_window(
+      config, spec, /*default_use=*/false, kQwenWindow,
+      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+}
+
 void read_qwen3(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {.head_dim = 128}, spec);
   read_dense_ffn(config, spec);
@@ -104,6 +117,9 @@ std::vector<Architecture> all_architectures() {
       {.name = "MiniMaxM2ForCausalLM", .tensors = mixtral_names(), .read_config = read_minimax_m2},
       {.name = "MixtralForCausalLM", .tensors = mixtral_names(), .read_config = read_mixtral},
       {.name = "Qwen2ForCausalLM", .tensors = {}, .read_config = read_qwen2},
+      {.name = "Qwen2MoeForCausalLM",
+       .tensors = {.shared_expert = "shared_expert."},
+       .read_config = read_qwen2_moe},
       {.name = "Qwen3ForCausalLM", .tensors = {}, .read_config = read_qwen3},
       {.name = "Qwen3MoeForCausalLM", .tensors = {}, .read_config = read_qwen3_moe},
   };

@@ -19,13 +19,14 @@ using kernels::QkNorm;
 using kernels::RopeScaling;
 using kernels::RouterScoring;
 using test::TinyTensors;
+using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
 
 constexpr LoadOptions kDummy{.format = LoadFormat::kDummy};
 
 /// Keys that all decoders have.
-nlohmann::json config_of(const std::string& architecture, const nlohmann::json& more = {}) {
+nlohmann::json config_of(const std::string& architecture,
+                         const nlohmann::json& more = nlohmann::json::object()) {
   nlohmann::json config = {{"architectures", {architecture}},
                            {"vocab_size", 96},
                            {"hidden_size", 32},
@@ -39,7 +40,8 @@ nlohmann::json config_of(const std::string& architecture, const nlohmann::json& 
   return config;
 }
 
-nlohmann::json with_experts(const std::string& architecture, const nlohmann::json& more = {}) {
+nlohmann::json with_experts(const std::string& architecture,
+                            const nlohmann::json& more = nlohmann::json::object()) {
   nlohmann::json config =
       config_of(architecture,
                 {{"num_local_experts", 5}, {"num_experts_per_tok", 2}, {"intermediate_size", 24}});
@@ -110,6 +112,22 @@ TEST_F(ArchitectureTest, QwenMoeMayHaveDenseLayers) {
   EXPECT_EQ(ffn(2), FfnKind::kDense);
   EXPECT_EQ(ffn(3), FfnKind::kDense);
   EXPECT_EQ(spec.num_placed_experts(3), 5U);
+}
+
+TEST_F(ArchitectureTest, Qwen2MoeSharesAnExpert) {
+  const ModelSpec spec =
+      load(with_experts("Qwen2MoeForCausalLM",
+                        {{"moe_intermediate_size", 8}, {"shared_expert_intermediate_size", 20}}));
+  EXPECT_EQ(spec.shared_intermediate_dim, 20U);
+  EXPECT_TRUE(spec.has_shared_gate);
+  EXPECT_TRUE(spec.qkv_bias);
+  EXPECT_FALSE(spec.router.renormalize);
+  LoadReport report;
+  const AttentionWeights weights = load_attention_weights(path(), spec, &report);
+  EXPECT_EQ(weights.layers[2].shared.expert.down.n(), 32);
+  EXPECT_EQ(weights.layers[2].shared.gate.n(), 1);
+  EXPECT_THAT(report.tensors, Contains("model.layers.2.mlp.shared_expert.up_proj.weight"));
+  EXPECT_THAT(report.tensors, Contains("model.layers.2.mlp.shared_expert_gate.weight"));
 }
 
 TEST_F(ArchitectureTest, MixtralRoutesBySoftmax) {
@@ -207,7 +225,7 @@ TEST_F(ArchitectureTest, YarnInfersItsTemperature) {
     EXPECT_EQ(rope.original_max_positions, 128.0);
     return rope.attention_factor;
   };
-  EXPECT_NEAR(factor({}), 0.1 * std::log(40.0) + 1.0, 1e-12);
+  EXPECT_NEAR(factor(nlohmann::json::object()), 0.1 * std::log(40.0) + 1.0, 1e-12);
   EXPECT_EQ(factor({{"attention_factor", 1.5}}), 1.5);
   // transformers 5.24, _compute_yarn_parameters.
   EXPECT_NEAR(factor({{"mscale", 0.707}, {"mscale_all_dim", 1.0}}), 0.9210423553163399, 1e-12);
@@ -222,7 +240,8 @@ TEST_F(ArchitectureTest, DenseLayersAreCutIntoSlicesOfAllHiddenUnits) {
     const auto& reference = whole.layers[layer].experts.at(0);
     std::uint32_t unit = 0;
     for (ServerRank rank = 0; rank < kServers; ++rank) {
-      const auto share = load_ffn_weights(path(), spec, placement, rank).layers[layer];
+      const auto weights = load_ffn_weights(path(), spec, placement, rank);
+      const auto& share = weights.layers[layer];
       ASSERT_EQ(share.experts.size(), 1U);
       ASSERT_EQ(share.intermediate_dim, 15U);
       const auto& slice = share.experts[0];

@@ -180,8 +180,8 @@ const BadConfig kBadConfigs[] = {
     {"NoArchitecture", R"({"architectures":null})", "architectures: is not a list of one name"},
     {"UnknownArchitecture", R"({"architectures":["Gemma3ForCausalLM"]})",
      "architectures: 'Gemma3ForCausalLM' can't be served; use a model of LlamaForCausalLM, "
-     "MiniMaxM2ForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-     "Qwen3MoeForCausalLM"},
+     "MiniMaxM2ForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, "
+     "Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
     {"Gptq", R"({"quantization_config":{"quant_method":"gptq","bits":4}})",
      "quantization_config: quantization 'gptq' is not supported; use the model's BF16, F16 or F32 "
      "checkpoint (no quantization_config), or its FP8 one (quant_method fp8, weight_block_size "
