@@ -107,6 +107,15 @@ SPECS = [
         hidden_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
         intermediate_size=256, rope_parameters=rope(1e6, rope_type="yarn", **YARN)),
         fp8=True, not_quantised=("lm_head",)),
+    # Biases of all four projections.
+    Spec("llama-biased", "LlamaForCausalLM", small(
+        num_attention_heads=4, num_key_value_heads=4, intermediate_size=66, attention_bias=True,
+        rope_parameters=rope())),
+    # A dense layer before those with experts, of which one is shared and weighed by a gate.
+    Spec("qwen2-moe", "Qwen2MoeForCausalLM", small(
+        num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3, num_experts=7, num_experts_per_tok=3,
+        intermediate_size=58, moe_intermediate_size=12, shared_expert_intermediate_size=28, mlp_only_layers=[0],
+        norm_topk_prob=False, rope_parameters=rope(1e6)), published_form=True),
     Spec("deepseek-v2-lite", "DeepseekV2ForCausalLM", small(
         **MLA, q_lora_rank=None, n_routed_experts=7, n_shared_experts=2, num_experts_per_tok=3,
         first_k_dense_replace=1, topk_method="greedy", n_group=1, topk_group=1, routed_scaling_factor=1.0,
