@@ -45,6 +45,7 @@ void add_options(CLI::App& command, LaunchArguments& arguments) {
       ->check(number(LowEnd::kFrom, 0, 86'400))
       ->type_name("SECONDS");
   add_model_options(command, arguments.model);
+  add_reasoning_option(command, arguments.model);
   command.add_flag("--print-config", arguments.print_config,
                    "Print the effective configuration and start nothing");
 }
@@ -107,11 +108,17 @@ void add_launch_commands(CLI::App& app, Action& action) {
 
   CLI::App* serve =
       app.add_subcommand("serve", "Serve a model on this machine, with a topology chosen for it");
-  serve->add_option("model_dir", arguments->file_or_model, "Hugging Face model folder")->required();
+  serve
+      ->add_option("model", arguments->file_or_model,
+                   "Hugging Face model folder, or a model id such as Qwen/Qwen3-30B-A3B that the "
+                   "local Hugging Face cache has")
+      ->required();
   add_options(*serve, *arguments);
   serve->callback([&action, arguments] {
     action = [arguments] {
-      return run(config::default_cluster(arguments->file_or_model), *arguments);
+      return run(config::default_cluster(arguments->file_or_model, config::HostFacts::detect(),
+                                         arguments->model.load_format.value_or(LoadFormat::kAuto)),
+                 *arguments);
     };
   });
 }

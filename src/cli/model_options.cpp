@@ -7,6 +7,7 @@ namespace fastfd::cli {
 void ModelArguments::apply_to(config::ModelConfig& model) const {
   model.load_format = load_format.value_or(model.load_format);
   model.num_layers = num_layers.value_or(model.num_layers);
+  model.reasoning_parser = reasoning_parser.value_or(model.reasoning_parser);
 }
 
 void add_model_options(CLI::App& command, ModelArguments& arguments) {
@@ -20,6 +21,21 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       .add_option("--num-layers", arguments.num_layers,
                   "Run the model's first so many layers only, to measure; 0: all")
       ->check(whole_number(0, 1024));
+}
+
+void add_reasoning_option(CLI::App& command, ModelArguments& arguments) {
+  using config::ReasoningParser;
+  command
+      .add_option("--reasoning-parser", arguments.reasoning_parser,
+                  "How answers of models that think aloud are split into reasoning_content and "
+                  "content, instead of model.reasoning_parser: auto, none, qwen3, deepseek_r1 or "
+                  "minimax_m2")
+      ->type_name("PARSER")
+      ->transform(one_of<ReasoningParser>({{"auto", ReasoningParser::kAuto},
+                                           {"none", ReasoningParser::kNone},
+                                           {"qwen3", ReasoningParser::kQwen3},
+                                           {"deepseek_r1", ReasoningParser::kDeepSeekR1},
+                                           {"minimax_m2", ReasoningParser::kMinimaxM2}}));
 }
 
 }  // namespace fastfd::cli

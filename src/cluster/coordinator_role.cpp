@@ -34,6 +34,22 @@ gateway::GatewayOptions gateway_options(const config::ClusterConfig& config) {
   return options;
 }
 
+gateway::Reasoning reasoning_of(config::ReasoningParser parser, const gateway::TextService& text) {
+  using config::ReasoningParser;
+  switch (parser) {
+    case ReasoningParser::kAuto:
+      return text.has_reasoning_tags() ? gateway::Reasoning::kTagged : gateway::Reasoning::kNone;
+    case ReasoningParser::kQwen3:
+      return gateway::Reasoning::kTagged;
+    case ReasoningParser::kDeepSeekR1:
+    case ReasoningParser::kMinimaxM2:
+      return gateway::Reasoning::kImplied;
+    case ReasoningParser::kNone:
+      break;
+  }
+  return gateway::Reasoning::kNone;
+}
+
 gateway::ServedModel served_model(const Blueprint& blueprint) {
   const auto& config = blueprint.config();
   const auto& spec = blueprint.spec();
@@ -46,9 +62,12 @@ gateway::ServedModel served_model(const Blueprint& blueprint) {
   model.sampling.temperature = spec.default_temperature;
   model.sampling.top_p = spec.default_top_p;
   model.sampling.top_k = spec.default_top_k;
+  model.sampling.min_p = spec.default_min_p;
+  model.sampling.repetition_penalty = spec.default_repetition_penalty;
   model.vocab_size = spec.vocab_size;
   model.eos_token_ids = spec.eos_token_ids;
   model.text = gateway::load_text_service(config.model.path);
+  model.reasoning = reasoning_of(config.model.reasoning_parser, *model.text);
   if (model.text->vocab_size() > spec.vocab_size) {
     // An attention server would have no embedding for what a client may write.
     throw std::runtime_error(fmt::format(

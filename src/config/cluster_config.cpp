@@ -66,6 +66,12 @@ void read_model(Section section, ModelConfig& model, AutoValues& autos) {
   section.read_choice<LoadFormat>("load_format", model.load_format,
                                   {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}});
   section.read("num_layers", model.num_layers, {0, 1024});
+  section.read_choice<ReasoningParser>("reasoning_parser", model.reasoning_parser,
+                                       {{"auto", ReasoningParser::kAuto},
+                                        {"none", ReasoningParser::kNone},
+                                        {"qwen3", ReasoningParser::kQwen3},
+                                        {"deepseek_r1", ReasoningParser::kDeepSeekR1},
+                                        {"minimax_m2", ReasoningParser::kMinimaxM2}});
   section.finish();
 }
 
@@ -164,15 +170,14 @@ ModelLimits check_model_folder(ModelConfig& model, Problems& problems) {
     return {};
   }
   std::string problem;
-  const ModelLimits limits = read_model_limits(model.path, problem);
+  resolve_model(model, problem);
+  const ModelLimits limits =
+      problem.empty() ? read_model_limits(model.path, problem) : ModelLimits();
   if (!problem.empty()) {
     problems.add("model.path", problem);
   }
   if (model.max_model_len == 0 && limits.max_positions) {
     model.max_model_len = *limits.max_positions;
-  }
-  if (model.served_name.empty()) {
-    model.served_name = folder_name(model.path);
   }
   return limits;
 }
@@ -333,6 +338,22 @@ std::string DeviceChoice::to_string() const {
   }
   return num_gpus == 1 ? fmt::format("cuda:{}", first_gpu)
                        : fmt::format("cuda:{}-{}", first_gpu, first_gpu + num_gpus - 1);
+}
+
+const char* to_string(ReasoningParser parser) {
+  switch (parser) {
+    case ReasoningParser::kAuto:
+      return "auto";
+    case ReasoningParser::kNone:
+      return "none";
+    case ReasoningParser::kQwen3:
+      return "qwen3";
+    case ReasoningParser::kDeepSeekR1:
+      return "deepseek_r1";
+    case ReasoningParser::kMinimaxM2:
+      return "minimax_m2";
+  }
+  return "unknown";
 }
 
 const char* to_string(SchedulerLoop loop) {

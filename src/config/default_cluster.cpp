@@ -23,19 +23,22 @@ Pool split_cores(std::uint32_t num_cores, std::uint32_t most_servers) {
 
 }  // namespace
 
-ClusterConfig default_cluster(const std::filesystem::path& model_dir, const HostFacts& host) {
+ClusterConfig default_cluster(const std::filesystem::path& model, const HostFacts& host,
+                              LoadFormat load_format) {
   constexpr std::uint32_t kMostServers = 16;
   constexpr std::uint32_t kMostModelLen = 32768;  // what the default page pool holds
 
   Problems problems("fastfd serve");
-  std::string problem;
-  const ModelLimits limits = read_model_limits(model_dir, problem);
-  if (!problem.empty()) {
-    throw ConfigError("fastfd serve: MODEL_DIR: " + problem);
-  }
   ClusterConfig config;
-  config.model.path = model_dir;
-  config.model.served_name = folder_name(model_dir);
+  config.model.path = model;
+  config.model.load_format = load_format;
+  std::string problem;
+  resolve_model(config.model, problem);
+  const ModelLimits limits =
+      problem.empty() ? read_model_limits(config.model.path, problem) : ModelLimits();
+  if (!problem.empty()) {
+    throw ConfigError("fastfd serve: MODEL: " + problem);
+  }
   config.model.precision = host.has_bf16 ? Precision::kBFloat16 : Precision::kFloat32;
   config.model.max_model_len = std::min(limits.max_positions.value_or(0), kMostModelLen);
   config.attention.kv_cache.dtype = cpu_activations(config.model.precision);

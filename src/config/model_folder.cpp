@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "config/model_cache.h"
+
 namespace fastfd::config {
 namespace {
 
@@ -34,7 +36,8 @@ ModelLimits read_model_limits(const std::filesystem::path& dir, std::string& pro
                            shown)
                      : fmt::format(
                            "no folder {}; give the path of a Hugging Face model folder, "
-                           "absolute or relative to where fastfd is started",
+                           "absolute or relative to where fastfd is started, or a model id "
+                           "such as Qwen/Qwen3-30B-A3B",
                            shown);
     return {};
   }
@@ -45,7 +48,7 @@ ModelLimits read_model_limits(const std::filesystem::path& dir, std::string& pro
     return {};
   }
   // An unreadable or malformed config.json is the model loader's to report, with all it knows.
-  std::ifstream stream(file, std::ios::binary);
+  std::ifstream stream(file, std::ios::binary);  // a regular file, no FIFO to wait for
   if (num_bytes > kMostConfigBytes || !stream) {
     return {};
   }
@@ -58,6 +61,24 @@ ModelLimits read_model_limits(const std::filesystem::path& dir, std::string& pro
     num_experts = num_experts ? num_experts : read_count(config, key);
   }
   return {read_count(config, "max_position_embeddings"), num_experts};
+}
+
+void resolve_model(ModelConfig& model, std::string& problem) {
+  std::error_code error;
+  const std::string named = model.path.string();
+  if (!std::filesystem::exists(model.path, error) && is_model_id(named)) {
+    const bool needs_weights = model.load_format != LoadFormat::kDummy;
+    const auto snapshot = find_cached_model(named, needs_weights, problem);
+    if (problem.empty()) {
+      model.path = snapshot;
+    }
+    if (model.served_name.empty()) {
+      model.served_name = named;
+    }
+  }
+  if (model.served_name.empty()) {
+    model.served_name = folder_name(model.path);
+  }
 }
 
 std::string folder_name(const std::filesystem::path& dir) {

@@ -86,6 +86,7 @@ std::string to_yaml(const ClusterConfig& config) {
   }
   emit(out, "load_format", to_string(config.model.load_format));
   emit(out, "num_layers", config.model.num_layers);
+  emit(out, "reasoning_parser", to_string(config.model.reasoning_parser));
   out << YAML::EndMap;
 
   begin(out, "coordinator");

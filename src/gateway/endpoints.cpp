@@ -8,6 +8,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "gateway/chat_reader.h"
 #include "gateway/json_text.h"
 #include "gateway/param_reader.h"
 #include "gateway/prompt_reader.h"
@@ -15,7 +16,7 @@
 namespace fastfd::gateway {
 namespace {
 
-using nlohmann::json;
+using json = RequestJson;
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
@@ -166,7 +167,7 @@ HttpResponse tokenize(std::string_view body, const ServedModel& model) {
            "missing_required_parameter");
   }
   const std::string text =
-      chat ? read_chat_prompt(params, model) : params.string("prompt").value_or("");
+      chat ? read_chat_prompt(params, model).text : params.string("prompt").value_or("");
   // The chat template writes its own special tokens.
   const bool add_special_tokens = params.boolean("add_special_tokens").value_or(!chat);
   const std::vector<TokenId> tokens =

@@ -47,14 +47,22 @@ Generation::Generation(GenerationRequest request, GenerationContext context,
       choices_per_prompt_(request.num_choices),
       min_tokens_(request.sampling.min_tokens),
       ignore_eos_(request.sampling.ignore_eos),
+      shows_reasoning_(request.chat && request.include_reasoning &&
+                       context_.model->reasoning != Reasoning::kNone),
       formatter_(request.chat, request.stream, request.include_usage,
                  response_id(request.chat, context_.random_seed), unix_time(),
                  context_.model->name),
       choices_(request.prompts.size() * request.num_choices),
       request_(std::move(request)) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    choices_[i].stream = context_.model->text->new_stream(request_->stop_strings);
-    choices_[i].text = request_->prompts[i / choices_per_prompt_].echo_text;
+    const TokenizedPrompt& prompt = request_->prompts[i / choices_per_prompt_];
+    const bool may_reason = request_->answer_start != AnswerStart::kContent;
+    choices_[i].stream = context_.model->text->new_stream(
+        {request_->stop_strings, prompt.tokens, /*shows_reasoning_tags=*/may_reason});
+    if (may_reason) {
+      choices_[i].reasoning = std::make_unique<ReasoningSplitter>(request_->answer_start);
+    }
+    choices_[i].text = prompt.echo_text;
     if (request_->sampling.num_logprobs >= 0) {
       choices_[i].logprobs = std::make_unique<LogprobsJson>(request_->chat);
     }
@@ -191,15 +199,38 @@ void Generation::on_token(std::uint32_t index, const TokenEvent& event, SteadyTi
     choice.stream->finish(text);
     finish_choice(choice, event.finish, now);
   }
+  const ReasoningSplitter::Piece piece = split(choice, std::move(text));
   if (stream_) {
-    write_event(index, text, first);
+    write_event(index, piece, first);
   } else {
-    choice.text += text;
+    choice.reasoning_text += piece.reasoning;
+    choice.text += piece.content;
   }
 }
 
-void Generation::write_event(std::uint32_t index, std::string_view text, bool first) {
+/// What the choice's new text is, and the rest of it if the choice has ended.
+ReasoningSplitter::Piece Generation::split(Choice& choice, std::string text) const {
+  ReasoningSplitter::Piece piece;
+  if (choice.reasoning == nullptr) {
+    piece.content = std::move(text);
+    return piece;
+  }
+  piece = choice.reasoning->push(text);
+  if (choice.finish != FinishReason::kNone) {
+    const ReasoningSplitter::Piece rest = choice.reasoning->finish();
+    piece.reasoning += rest.reasoning;
+    piece.content += rest.content;
+  }
+  if (!shows_reasoning_) {
+    piece.reasoning.clear();
+  }
+  return piece;
+}
+
+void Generation::write_event(std::uint32_t index, const ReasoningSplitter::Piece& piece,
+                             bool first) {
   Choice& choice = choices_[index];
+  std::string_view text = piece.content;
   if (first && formatter_.chat()) {
     formatter_.append_role_event(events_, index);
     context_.metrics->events().Increment();
@@ -210,10 +241,11 @@ void Generation::write_event(std::uint32_t index, std::string_view text, bool fi
     text = with_echo;
   }
   const bool has_logprobs = choice.logprobs && !choice.logprobs->empty();
-  if (text.empty() && !has_logprobs && choice.finish == FinishReason::kNone) {
+  if (text.empty() && piece.reasoning.empty() && !has_logprobs &&
+      choice.finish == FinishReason::kNone) {
     return;  // half a character, or what may become a stop string
   }
-  formatter_.append_text_event(events_, index, text,
+  formatter_.append_text_event(events_, index, {text, piece.reasoning},
                                has_logprobs ? choice.logprobs->take() : "null", choice.finish);
   context_.metrics->events().Increment();
 }
@@ -253,7 +285,7 @@ std::string Generation::body() {
   std::string body = formatter_.begin_body();
   for (std::uint32_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    formatter_.append_choice(body, i, choice.text,
+    formatter_.append_choice(body, i, {choice.text, choice.reasoning_text, shows_reasoning_},
                              choice.logprobs ? choice.logprobs->take() : "null", choice.finish);
   }
   formatter_.end_body(body, usage_);

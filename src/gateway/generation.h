@@ -67,6 +67,8 @@ class Generation final : public TokenReceiver {
   struct Choice {
     RequestId id = 0;
     std::unique_ptr<TextStream> stream;
+    std::unique_ptr<ReasoningSplitter> reasoning;  // null: all is content
+    std::string reasoning_text;                    // not streamed: all of it
     std::string text;  // not streamed: all of it; streamed: what waits for the first event (echo)
     std::unique_ptr<LogprobsJson> logprobs;  // null: not asked for
     std::uint32_t num_tokens = 0;
@@ -78,7 +80,8 @@ class Generation final : public TokenReceiver {
   Request make_request(std::uint32_t choice);
   bool takes_stop_token(const TokenEvent& event) const;
   void time_token(Choice& choice, SteadyTime now);
-  void write_event(std::uint32_t index, std::string_view text, bool first);
+  ReasoningSplitter::Piece split(Choice& choice, std::string text) const;
+  void write_event(std::uint32_t index, const ReasoningSplitter::Piece& piece, bool first);
   void finish_choice(Choice& choice, FinishReason reason, SteadyTime now);
   void fail(ApiError error);
   void abort_running();
@@ -90,6 +93,7 @@ class Generation final : public TokenReceiver {
   std::uint32_t choices_per_prompt_;
   std::uint32_t min_tokens_;
   bool ignore_eos_;
+  bool shows_reasoning_;
   ResponseFormatter formatter_;
   std::vector<Choice> choices_;
   std::optional<GenerationRequest> request_;  // until start() has submitted it

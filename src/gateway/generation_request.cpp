@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "gateway/api_error.h"
+#include "gateway/chat_reader.h"
 #include "gateway/param_reader.h"
 #include "gateway/prompt_reader.h"
 
 namespace fastfd::gateway {
 namespace {
 
-using nlohmann::json;
+using json = RequestJson;
 
 constexpr std::size_t kMaxStopTokenIds = 128;
 constexpr std::size_t kMaxLogitBiases = 1024;
@@ -34,8 +35,7 @@ struct UnsupportedParam {
 };
 
 constexpr std::array kUnsupportedParams = {
-    UnsupportedParam{"tools", Accepts::kChat, nullptr},
-    UnsupportedParam{"tool_choice", Accepts::kChat, R"("none")"},
+    UnsupportedParam{"chat_template", Accepts::kChat, nullptr},
     UnsupportedParam{"functions", Accepts::kChat, nullptr},
     UnsupportedParam{"function_call", Accepts::kChat, R"("none")"},
     UnsupportedParam{"response_format", Accepts::kBoth, R"({"type":"text"})"},
@@ -194,7 +194,8 @@ SamplingParams read_sampling(const ParamReader& params, bool chat, const ServedM
   // Tiny positive doubles would become the illegal 0 as a float.
   sampling.top_p = std::max(sampling.top_p, std::numeric_limits<float>::min());
   sampling.min_p = std::min(number("min_p", kMinP, defaults.min_p), 1.0F - 1e-7F);
-  sampling.repetition_penalty = number("repetition_penalty", kRepetition, 1.0F);
+  sampling.repetition_penalty =
+      number("repetition_penalty", kRepetition, defaults.repetition_penalty);
   sampling.presence_penalty = number("presence_penalty", kPenalty, 0.0F);
   sampling.frequency_penalty = number("frequency_penalty", kPenalty, 0.0F);
   const auto top_k = params.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());
@@ -282,12 +283,14 @@ void read_choices(const ParamReader& params, GenerationRequest& request) {
   }
 }
 
-std::vector<TokenizedPrompt> read_prompts(const ParamReader& params,
-                                          const GenerationRequest& request,
+std::vector<TokenizedPrompt> read_prompts(const ParamReader& params, GenerationRequest& request,
                                           const ServedModel& model, std::uint32_t max_sequences) {
   std::vector<PromptTokens> prompts;
   if (request.chat) {
-    prompts.push_back({encode_text(model, read_chat_prompt(params, model), false, "messages"), {}});
+    const ChatPrompt prompt = read_chat_prompt(params, model);
+    request.answer_start = prompt.answer_start;
+    request.include_reasoning = params.boolean("include_reasoning").value_or(true);
+    prompts.push_back({encode_text(model, prompt.text, false, "messages"), {}});
   } else {
     prompts = read_completion_prompts(params, model);
   }

@@ -8,6 +8,7 @@
 
 #include "fastfd/core/request.h"
 #include "fastfd/gateway/gateway_server.h"
+#include "gateway/reasoning_splitter.h"
 
 namespace fastfd::gateway {
 
@@ -33,6 +34,8 @@ struct GenerationRequest {
   bool stream = false;
   bool include_usage = false;
   bool echo = false;
+  AnswerStart answer_start = AnswerStart::kContent;
+  bool include_reasoning = true;  ///< else what a model thinks is left out of the answer
   std::int32_t priority = 0;
   std::string cache_salt;
 };

@@ -1,6 +1,7 @@
 #include "fastfd/gateway/model_text_service.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -8,25 +9,41 @@
 #include "fastfd/text/detokenizer.h"
 #include "fastfd/text/stop_matcher.h"
 #include "fastfd/text/tokenizer.h"
+#include "gateway/reasoning_splitter.h"
 
 namespace fastfd::gateway {
 namespace {
 
+using nlohmann::ordered_json;
+
+/// The tokens of "<think>" and "</think>" that the detokenizer would skip, as special ones.
+struct HiddenTags {
+  TokenId open = kNoToken;
+  TokenId close = kNoToken;
+};
+
 class ModelTextStream final : public TextStream {
  public:
-  ModelTextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings)
-      : detokenizer_(tokenizer, /*skip_special_tokens=*/true) {
-    if (!stop_strings.empty()) {
-      stops_.emplace(stop_strings);
+  ModelTextStream(const Tokenizer& tokenizer, const TextStreamOptions& options, HiddenTags shown)
+      : detokenizer_(tokenizer, /*skip_special_tokens=*/true), shown_(shown) {
+    detokenizer_.continue_from(options.prompt);
+    if (!options.stop_strings.empty()) {
+      stops_.emplace(options.stop_strings);
     }
   }
 
   bool push(TokenId token, bool check_stops, std::string& out) override {
+    std::string piece;
+    std::string& text = !stops_ || !check_stops ? out : piece;
+    if (token != kNoToken && (token == shown_.open || token == shown_.close)) {
+      text += token == shown_.open ? kReasoningOpen : kReasoningClose;
+    } else {
+      detokenizer_.push(token, text);
+    }
     if (!stops_ || !check_stops) {
-      detokenizer_.push(token, out);
       return false;
     }
-    StopStringMatcher::Output output = stops_->push(detokenizer_.push(token));
+    StopStringMatcher::Output output = stops_->push(piece);
     out += output.text;
     return output.stop.has_value();
   }
@@ -43,6 +60,7 @@ class ModelTextStream final : public TextStream {
 
  private:
   IncrementalDetokenizer detokenizer_;
+  HiddenTags shown_;
   std::optional<StopStringMatcher> stops_;
 };
 
@@ -51,7 +69,9 @@ class ModelTextService final : public TextService {
   explicit ModelTextService(const std::filesystem::path& model_dir)
       : tokenizer_(Tokenizer::from_folder(model_dir)),
         chat_template_(ChatTemplate::from_folder(
-            model_dir, ChatTemplate::Options{tokenizer_.special_tokens(), {}, {}})) {}
+            model_dir, ChatTemplate::Options{tokenizer_.special_tokens(), {}, {}})),
+        open_tag_(tokenizer_.token_id(kReasoningOpen)),
+        close_tag_(tokenizer_.token_id(kReasoningClose)) {}
 
   std::size_t vocab_size() const override { return tokenizer_.vocab_size(); }
 
@@ -71,50 +91,104 @@ class ModelTextService final : public TextService {
     return std::string(tokenizer_.token_to_bytes(token));
   }
 
-  std::string render_chat(const std::vector<ChatMessage>& messages,
+  std::string render_chat(const ordered_json& messages,
                           const ChatRenderOptions& options) const override {
     if (chat_template_ == nullptr) {
       throw std::invalid_argument("this model has no chat template; use /v1/completions");
     }
-    auto list = nlohmann::ordered_json::array();
-    for (const ChatMessage& message : messages) {
-      list.push_back({{"role", message.role}, {"content", message.content}});
+    ordered_json variables =
+        options.variables == nullptr ? ordered_json::object() : *options.variables;
+    if (options.documents != nullptr) {
+      variables["documents"] = *options.documents;
     }
-    const auto variables = options.variables_json.empty()
-                               ? nlohmann::ordered_json::object()
-                               : nlohmann::ordered_json::parse(options.variables_json);
-    std::string text;
+    const ordered_json no_tools;
+    const ordered_json& tools = options.tools == nullptr ? no_tools : *options.tools;
+    const auto render = [&](const ordered_json& shown) {
+      return options.continue_final_message
+                 ? render_begun(shown, tools, variables)
+                 : chat_template_->render(shown, tools, options.add_generation_prompt, variables);
+    };
     try {
-      text = chat_template_->render(list, nullptr, options.add_generation_prompt, variables);
+      return render(messages);
     } catch (const ChatTemplateError& error) {
-      throw std::invalid_argument(error.reason());
+      const auto with_texts = arguments_as_texts(messages);
+      if (error.kind() != ChatTemplateError::Kind::kRuntime || !with_texts) {
+        throw std::invalid_argument(error.reason());
+      }
+      try {
+        return render(*with_texts);
+      } catch (const ChatTemplateError& second) {
+        throw std::invalid_argument(second.reason());
+      }
     }
-    if (options.continue_final_message) {
-      cut_after_final_message(text, messages.back().content);
+  }
+
+  bool takes_tools() const override {
+    return chat_template_ != nullptr && chat_template_->mentions("tools");
+  }
+
+  bool has_reasoning_tags() const override {
+    return (open_tag_ && close_tag_) ||
+           (chat_template_ != nullptr && chat_template_->mentions(kReasoningClose));
+  }
+
+  std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const override {
+    HiddenTags shown;
+    if (options.shows_reasoning_tags) {
+      shown.open = hidden(open_tag_);
+      shown.close = hidden(close_tag_);
+    }
+    return std::make_unique<ModelTextStream>(tokenizer_, options, shown);
+  }
+
+ private:
+  TokenId hidden(const std::optional<TokenId>& tag) const {
+    return tag && tokenizer_.is_special(*tag) ? *tag : kNoToken;
+  }
+
+  /// Most templates take the arguments of earlier tool calls as objects; some, DeepSeek-V3's among
+  /// them, can only print text. nullopt if there are none.
+  static std::optional<ordered_json> arguments_as_texts(const ordered_json& messages) {
+    ordered_json changed = messages;
+    bool any = false;
+    for (auto& message : changed) {
+      const auto calls = message.find("tool_calls");
+      for (std::size_t i = 0; calls != message.end() && i < calls->size(); ++i) {
+        auto& arguments = (*calls)[i]["function"]["arguments"];
+        arguments = arguments.dump();
+        any = true;
+      }
+    }
+    return any ? std::optional(std::move(changed)) : std::nullopt;
+  }
+
+  /// What `transformers` does for continue_final_message: a mark behind the last message shows
+  /// where the prompt ends; what the template writes after it goes.
+  std::string render_begun(ordered_json messages, const ordered_json& tools,
+                           const ordered_json& variables) const {
+    constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
+    constexpr std::string_view kTrimmedMark = kMark.substr(0, kMark.size() - 1);
+    auto& content = messages.back()["content"].get_ref<std::string&>();
+    content += kMark;
+    std::string text = chat_template_->render(messages, tools, false, variables);
+    const std::size_t end = text.rfind(kTrimmedMark);
+    if (end == std::string::npos) {
+      throw std::invalid_argument(
+          "continue_final_message: the template leaves the end of the final message out, so that "
+          "it can't be continued");
+    }
+    const bool keeps_space = std::string_view(text).substr(end).starts_with(kMark);
+    text.resize(end);
+    if (!keeps_space) {  // the template trims messages: so would it have done with this one
+      text.resize(text.find_last_not_of(" \t\r\n\v\f") + 1);
     }
     return text;
   }
 
-  std::unique_ptr<TextStream> new_stream(
-      const std::vector<std::string>& stop_strings) const override {
-    return std::make_unique<ModelTextStream>(tokenizer_, stop_strings);
-  }
-
- private:
-  /// What `transformers` does for continue_final_message: everything after the last occurrence of
-  /// the message goes.
-  static void cut_after_final_message(std::string& text, const std::string& content) {
-    const std::size_t at = text.rfind(content);
-    if (at == std::string::npos) {
-      throw std::invalid_argument(
-          "continue_final_message: the template changes the final message, so that it can't be "
-          "continued");
-    }
-    text.resize(at + content.size());
-  }
-
   Tokenizer tokenizer_;
   std::unique_ptr<const ChatTemplate> chat_template_;
+  std::optional<TokenId> open_tag_;
+  std::optional<TokenId> close_tag_;
 };
 
 }  // namespace

@@ -15,9 +15,6 @@ std::vector<TokenId> encode_text(const ServedModel& model, const std::string& te
 /// `model`, if the request names one, must be the model served: 404 model_not_found otherwise.
 void check_model_name(const ParamReader& params, const ServedModel& model);
 
-/// `messages` through the chat template; `max_tokens` and echo are left to the caller.
-std::string read_chat_prompt(const ParamReader& params, const ServedModel& model);
-
 /// One entry of `prompt`; text prompts keep their text for `echo`.
 struct PromptTokens {
   std::vector<TokenId> tokens;

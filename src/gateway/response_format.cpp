@@ -177,19 +177,24 @@ void ResponseFormatter::append_role_event(std::string& out, std::uint32_t index)
 }
 
 void ResponseFormatter::append_text_event(std::string& out, std::uint32_t index,
-                                          std::string_view text, std::string_view logprobs,
+                                          const AnswerText& text, std::string_view logprobs,
                                           FinishReason finish) const {
   out += prefix_;
   out += R"({"index":)";
   append_number(out, index);
   if (!chat_) {
     out += R"(,"text":)";
-    append_json_string(out, text);
-  } else if (text.empty()) {
-    out += R"(,"delta":{})";
+    append_json_string(out, text.content);
   } else {
-    out += R"(,"delta":{"content":)";
-    append_json_string(out, text);
+    out += R"(,"delta":{)";
+    if (!text.reasoning.empty()) {
+      out += R"("reasoning_content":)";
+      append_json_string(out, text.reasoning);
+    }
+    if (!text.content.empty()) {
+      out += text.reasoning.empty() ? R"("content":)" : R"(,"content":)";
+      append_json_string(out, text.content);
+    }
     out += '}';
   }
   out += R"(,"logprobs":)";
@@ -212,17 +217,28 @@ void ResponseFormatter::append_error_event(std::string& out, std::string_view er
 
 std::string ResponseFormatter::begin_body() const { return prefix_; }
 
-void ResponseFormatter::append_choice(std::string& body, std::uint32_t index, std::string_view text,
-                                      std::string_view logprobs, FinishReason finish) const {
+void ResponseFormatter::append_choice(std::string& body, std::uint32_t index,
+                                      const AnswerText& text, std::string_view logprobs,
+                                      FinishReason finish) const {
   body += index == 0 ? R"({"index":)" : R"(,{"index":)";
   append_number(body, index);
   if (chat_) {
-    body += R"(,"message":{"role":"assistant","content":)";
-    append_json_string(body, text);
+    body += R"(,"message":{"role":"assistant",)";
+    if (text.is_split) {
+      body += R"("reasoning_content":)";
+      append_json_string_or_null(body, text.reasoning);
+      body += ',';
+    }
+    body += R"("content":)";
+    if (text.reasoning.empty()) {
+      append_json_string(body, text.content);
+    } else {
+      append_json_string_or_null(body, text.content);
+    }
     body += R"(,"refusal":null})";
   } else {
     body += R"(,"text":)";
-    append_json_string(body, text);
+    append_json_string(body, text.content);
   }
   body += R"(,"logprobs":)";
   body += logprobs;

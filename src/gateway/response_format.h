@@ -15,6 +15,13 @@ struct Usage {
   std::uint64_t cached_tokens = 0;
 };
 
+/// A piece of an answer, or all of it. Only chats have reasoning.
+struct AnswerText {
+  std::string_view content;
+  std::string_view reasoning;
+  bool is_split = false;  ///< the model thinks: a whole answer says so even if it has no reasoning
+};
+
 /// Collects the log-probabilities of one choice as the JSON that the endpoint's schema wants.
 class LogprobsJson {
  public:
@@ -48,7 +55,7 @@ class ResponseFormatter {
   /// Server-sent events, appended to `out`; `logprobs` is a JSON value. A chat choice begins with
   /// its role, apart from the text.
   void append_role_event(std::string& out, std::uint32_t index) const;
-  void append_text_event(std::string& out, std::uint32_t index, std::string_view text,
+  void append_text_event(std::string& out, std::uint32_t index, const AnswerText& text,
                          std::string_view logprobs, FinishReason finish) const;
   void append_usage_event(std::string& out, const Usage& usage) const;
   static void append_error_event(std::string& out, std::string_view error_json);
@@ -58,7 +65,7 @@ class ResponseFormatter {
 
   /// The body of a response that is not streamed: begin, each choice, end.
   std::string begin_body() const;
-  void append_choice(std::string& body, std::uint32_t index, std::string_view text,
+  void append_choice(std::string& body, std::uint32_t index, const AnswerText& text,
                      std::string_view logprobs, FinishReason finish) const;
   void end_body(std::string& body, const Usage& usage) const;
 

@@ -215,6 +215,10 @@ void read_generation_config(const std::filesystem::path& model_dir, const HfConf
       static_cast<float>(generation.number_or("top_p", spec.default_top_p, 1e-6, 1.0));
   spec.default_top_k = static_cast<std::int32_t>(
       generation.count_or("top_k", static_cast<std::uint32_t>(spec.default_top_k), 0, INT32_MAX));
+  spec.default_min_p =
+      static_cast<float>(generation.number_or("min_p", spec.default_min_p, 0.0, 1.0));
+  spec.default_repetition_penalty = static_cast<float>(
+      generation.number_or("repetition_penalty", spec.default_repetition_penalty, 0.01, 100.0));
 }
 
 }  // namespace fastfd::model

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ ChatTemplateError::ChatTemplateError(Kind kind, int line, const std::string& rea
 
 struct ChatTemplate::Impl {
   std::map<std::string, jinja::Template> templates;  // by name; "default" unless the model names it
+  std::vector<std::string> sources;
   Options options;
 };
 
@@ -121,6 +123,7 @@ ChatTemplate::ChatTemplate(std::string_view source) : ChatTemplate(source, Optio
 ChatTemplate::ChatTemplate(std::string_view source, Options options) {
   auto impl = std::make_unique<Impl>();
   impl->templates.emplace("default", jinja::parse_template(source));
+  impl->sources.emplace_back(source);
   impl->options = std::move(options);
   impl_ = std::move(impl);
 }
@@ -148,6 +151,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::p
   for (const auto& [name, source] : sources) {
     try {
       impl->templates.insert_or_assign(name, jinja::parse_template(source));
+      impl->sources.push_back(source);
     } catch (const ChatTemplateError& error) {
       throw ChatTemplateError(
           error.kind(), error.line(),
@@ -162,6 +166,12 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::p
   options.special_tokens.merge(text::special_tokens_of(config));
   impl->options = std::move(options);
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(impl)));
+}
+
+bool ChatTemplate::mentions(std::string_view text) const {
+  return std::any_of(
+      impl_->sources.begin(), impl_->sources.end(),
+      [text](const std::string& source) { return source.find(text) != std::string::npos; });
 }
 
 std::string ChatTemplate::render(const ordered_json& messages, bool add_generation_prompt) const {

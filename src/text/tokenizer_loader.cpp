@@ -36,7 +36,11 @@ TokenId parse_id(const json& value, std::string_view token) {
 /// `false`, null, 0 and "" count as absent.
 bool is_set(const text::JsonFields& fields, const char* key) {
   const json* value = fields.find(key);
-  return value != nullptr && *value != false && *value != 0 && *value != "";
+  if (value == nullptr) {
+    return false;
+  }
+  return value->is_string() ? !value->get_ref<const std::string&>().empty()
+                            : *value != false && *value != 0;
 }
 
 }  // namespace

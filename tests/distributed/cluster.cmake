@@ -15,3 +15,7 @@ add_test(NAME smollm2_test COMMAND ${FASTFD_TEST_PYTHON} ${CMAKE_CURRENT_LIST_DI
          $<TARGET_FILE:fastfd> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(smollm2_test PROPERTIES LABELS "slow;no_tsan" TIMEOUT 900 PROCESSORS 2
                      SKIP_RETURN_CODE 77)
+add_test(NAME model_files_test COMMAND ${FASTFD_TEST_PYTHON}
+         ${CMAKE_CURRENT_LIST_DIR}/model_files_test.py $<TARGET_FILE:fastfd>
+         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(model_files_test PROPERTIES LABELS "cpu;no_tsan" TIMEOUT 300 PROCESSORS 2)

@@ -1,5 +1,6 @@
 #include "http/fake_text.h"
 
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "fastfd/text/stop_matcher.h"
@@ -111,22 +112,35 @@ class FakeText final : public TextService {
 
   std::string token_bytes(TokenId token) const override { return bytes_of(token); }
 
-  std::string render_chat(const std::vector<ChatMessage>& messages,
+  std::string render_chat(const nlohmann::ordered_json& messages,
                           const ChatRenderOptions& options) const override {
     std::string text;
-    for (const ChatMessage& message : messages) {
-      if (message.content == "refuse me") {
+    if (options.tools != nullptr) {
+      text.append("tools: ").append(options.tools->dump()).append("\n");
+    }
+    for (const auto& message : messages) {
+      const auto content = message.at("content").get<std::string>();
+      if (content == "refuse me") {
         throw std::invalid_argument("this conversation is refused");
       }
-      text += message.role + ": " + message.content;
+      text += message.at("role").get<std::string>() + ": " + content;
+      for (const char* key : {"reasoning_content", "tool_calls", "tool_call_id"}) {
+        if (message.contains(key)) {
+          text.append(" ").append(message.at(key).dump());
+        }
+      }
       text += &message == &messages.back() && options.continue_final_message ? "" : "\n";
     }
-    return text + (options.add_generation_prompt ? "assistant: " : "") + options.variables_json;
+    text += options.add_generation_prompt ? "assistant: " : "";
+    text += options.documents == nullptr ? "" : options.documents->dump();
+    return text + (options.variables == nullptr ? "" : options.variables->dump());
   }
 
-  std::unique_ptr<TextStream> new_stream(
-      const std::vector<std::string>& stop_strings) const override {
-    return std::make_unique<FakeStream>(stop_strings);
+  bool takes_tools() const override { return true; }
+  bool has_reasoning_tags() const override { return true; }
+
+  std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const override {
+    return std::make_unique<FakeStream>(options.stop_strings);
   }
 };
 

@@ -11,6 +11,7 @@ fastfd_add_test(gateway_test
           ${CMAKE_CURRENT_LIST_DIR}/lifecycle_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_text_service_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/protocol_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/reasoning_splitter_test.cpp
   DEPENDS fastfd::gateway nlohmann_json::nlohmann_json)
 
 # The official Python client; skipped by name where it is not installed.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "fastfd/gateway/gateway_server.h"
 #include "http/fake_engine.h"
@@ -25,8 +26,11 @@ class GatewayFixture : public ::testing::Test {
 
   explicit GatewayFixture(const GatewayOptions& options = test_options(),
                           std::uint32_t max_model_len = 4096)
+      : GatewayFixture(options, make_fake_model(max_model_len)) {}
+
+  GatewayFixture(const GatewayOptions& options, ServedModel model)
       : gateway_(std::make_unique<GatewayServer>(options)) {
-    gateway_->set_model(make_fake_model(max_model_len));
+    gateway_->set_model(std::move(model));
     gateway_->set_engine(&engine_);
   }
 

@@ -164,7 +164,33 @@ INSTANTIATE_TEST_SUITE_P(
                 "this conversation is refused"},
         BadBody{true,
                 R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})",
-                "tools", "not supported"},
+                "tools[0]", "must be an object like"},
+        BadBody{true, R"({"messages":[{"role":"user","content":"a"}],"tools":{"type":"function"}})",
+                "tools", "a list of functions"},
+        BadBody{true,
+                R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function",
+                "function":{"name":"f","parameters":[]}}]})",
+                "tools[0].function.parameters", "a JSON schema"},
+        BadBody{true,
+                R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function",
+                "function":{"description":"f"}}]})",
+                "tools[0].function.name", "missing"},
+        BadBody{true,
+                R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f",
+                "arguments":"{"}}]}]})",
+                "messages[0].tool_calls[0].function.arguments", "no JSON object in a string"},
+        BadBody{true, R"({"messages":[{"role":"assistant","tool_calls":["f"]}]})",
+                "messages[0].tool_calls[0]", "must be an object like"},
+        BadBody{true, R"({"messages":[{"role":"assistant","reasoning_content":5}]})",
+                "messages[0].reasoning_content", "must be a string"},
+        BadBody{true, R"({"messages":[{"role":"user","content":"a"}],"documents":["x"]})",
+                "documents", "a list of objects"},
+        BadBody{true, R"({"messages":[{"role":"user","content":"a"}],"chat_template":"x"})",
+                "chat_template", "not supported"},
+        BadBody{true,
+                R"({"messages":[{"role":"assistant","content":"a"}],"add_generation_prompt":true,
+                "continue_final_message":true})",
+                "add_generation_prompt", "exclude each other"},
         BadBody{true, R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required"})",
                 "tool_choice", "required"},
         BadBody{true, R"({"messages":[{"role":"user","content":"a"}],"logprobs":2})", "logprobs",
@@ -291,6 +317,52 @@ TEST(GenerationRequestTest, ContentPartsAndRolesReachTheTemplate) {
       read(R"({"messages":[{"role":"assistant","content":"Once"}],"continue_final_message":true})",
            true);
   EXPECT_EQ(make_fake_text()->decode(continued.prompts.at(0).tokens, false), "assistant: Once");
+}
+
+std::string prompt_of(const std::string& body) {
+  return make_fake_text()->decode(read(body, true).prompts.at(0).tokens, false);
+}
+
+TEST(GenerationRequestTest, ToolsReachTheTemplateInTheClientsOrder) {
+  const std::string tool =
+      R"({"type":"function","function":{"name":"f","zeta":1,"alpha":{"y":1,"b":2}}})";
+  const std::string request =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[)" + tool + "]";
+  EXPECT_EQ(prompt_of(request + "}"), "tools: [" + tool + "]\nuser: a\nassistant: ");
+  EXPECT_EQ(prompt_of(request + R"(,"tool_choice":"auto"})"),
+            "tools: [" + tool + "]\nuser: a\nassistant: ");
+  EXPECT_EQ(prompt_of(request + R"(,"tool_choice":"none"})"), "user: a\nassistant: ");
+  EXPECT_EQ(prompt_of(R"({"messages":[{"role":"user","content":"a"}],"documents":[{"z":1,"a":2}],
+                      "chat_template_kwargs":{"z":1,"a":2}})"),
+            R"(user: a
+assistant: [{"z":1,"a":2}]{"z":1,"a":2})");
+}
+
+TEST(GenerationRequestTest, ToolCallsAndReasoningOfEarlierTurnsReachTheTemplate) {
+  EXPECT_EQ(prompt_of(R"({"messages":[{"role":"assistant","content":null,"reasoning_content":"so",
+      "tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":
+      "{\"z\":1,\"a\":[]}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]})"),
+            R"(assistant:  "so" [{"id":"1","type":"function","function":{"name":"f","arguments":)"
+            R"({"z":1,"a":[]}}}])"
+            "\ntool: ok \"1\"\nassistant: ");
+}
+
+TEST(GenerationRequestTest, OfEqualKeysTheLastCountsAtTheFirstsPlace) {
+  EXPECT_EQ(prompt_of(R"({"messages":[],"messages":[{"role":"user","content":"a"}],
+      "chat_template_kwargs":{"b":1,"a":2,"b":[3],"c":4,"a":5,"b":6}})"),
+            R"(user: a
+assistant: {"b":6,"a":5,"c":4})");
+}
+
+// Quadratic time in an object's keys would be hours here.
+TEST(GenerationRequestTest, ManyKeysAreNoBurden) {
+  std::string variables;
+  for (int i = 0; i < 400'000; ++i) {
+    variables += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";
+  }
+  const std::string body = R"({"messages":[{"role":"user","content":"a"}],"ignored":{)" +
+                           variables + "}," + variables + "}";
+  EXPECT_EQ(prompt_of(body), "user: a\nassistant: ");
 }
 
 TEST(GenerationRequestTest, TemplateVariablesCantReplaceWhatTheServerGives) {

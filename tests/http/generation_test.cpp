@@ -291,5 +291,75 @@ TEST_F(GenerationTest, MetricsCountWhatHappened) {
   }
 }
 
+class ReasoningTest : public GatewayFixture {
+ protected:
+  static ServedModel thinking_model() {
+    ServedModel model = make_fake_model();
+    model.reasoning = Reasoning::kTagged;
+    return model;
+  }
+  ReasoningTest() : GatewayFixture(test_options(), thinking_model()) {
+    engine_.set_reply("<think>\nhm\n</think>\n\nYes.");
+  }
+
+  json message(const json& fields = json::object()) const {
+    return json::parse(chat(fields).body)["choices"][0]["message"];
+  }
+  /// Reasoning and content of a stream, in this order or the test fails.
+  std::pair<std::string, std::string> streamed(json fields) const {
+    fields["stream"] = true;
+    std::pair<std::string, std::string> result;
+    for (const std::string& event : chat(fields).events()) {
+      if (event == "[DONE]") {
+        break;
+      }
+      const json delta = json::parse(event)["choices"][0]["delta"];
+      EXPECT_TRUE(result.second.empty() || !delta.contains("reasoning_content"));
+      result.first += delta.value("reasoning_content", "");
+      result.second += delta.value("content", "");
+    }
+    return result;
+  }
+};
+
+TEST_F(ReasoningTest, IsApartFromTheContent) {
+  EXPECT_EQ(message(), json::parse(R"({"role":"assistant","reasoning_content":"\nhm\n",
+      "content":"\n\nYes.","refusal":null})"));
+  EXPECT_EQ(streamed({}), std::pair(std::string("\nhm\n"), std::string("\n\nYes.")));
+  engine_.set_reply("Yes.");
+  EXPECT_EQ(message(), json::parse(R"({"role":"assistant","reasoning_content":null,
+      "content":"Yes.","refusal":null})"));
+  EXPECT_EQ(streamed({}), std::pair(std::string(), std::string("Yes.")));
+}
+
+TEST_F(ReasoningTest, AnswerThatEndsWhileThinkingHasNoContent) {
+  EXPECT_EQ(message({{"max_tokens", 10}}),
+            json::parse(R"({"role":"assistant","reasoning_content":"\nhm","content":null,
+      "refusal":null})"));
+  EXPECT_EQ(streamed({{"max_tokens", 10}}), std::pair(std::string("\nhm"), std::string()));
+  EXPECT_EQ(streamed({{"stop", "hm"}}), std::pair(std::string("\n"), std::string()));
+}
+
+TEST_F(ReasoningTest, PromptThatOpensOrClosesTheTagDecides) {
+  const auto begun = [](const std::string& content) {
+    return json{{"continue_final_message", true},
+                {"messages", {{{"role", "assistant"}, {"content", content}}}}};
+  };
+  engine_.set_reply("hm</think>Yes.");
+  EXPECT_EQ(message(begun("<think> so ")).at("reasoning_content"), "hm");
+  EXPECT_EQ(message(begun("<think> so </think> I")).at("content"), "hm</think>Yes.");
+  EXPECT_EQ(message(begun("So")).at("content"), "hm</think>Yes.");
+  // What a user writes decides nothing.
+  EXPECT_EQ(message({{"messages", {{{"role", "user"}, {"content", "<think>"}}}}}).at("content"),
+            "hm</think>Yes.");
+  engine_.set_reply("<think>hm</think>Yes.");
+  EXPECT_EQ(message({{"include_reasoning", false}}),
+            json::parse(R"({"role":"assistant","content":"Yes.","refusal":null})"));
+}
+
+TEST_F(ReasoningTest, CompletionsAreText) {
+  EXPECT_EQ(json::parse(complete().body)["choices"][0]["text"], "<think>\nhm\n</think>\n\nYes.");
+}
+
 }  // namespace
 }  // namespace fastfd::gateway

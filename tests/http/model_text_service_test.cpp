@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "gateway/json_text.h"
@@ -10,6 +14,7 @@
 namespace fastfd::gateway {
 namespace {
 
+using nlohmann::ordered_json;
 using ::testing::ElementsAre;
 
 class ModelTextServiceTest : public ::testing::Test {
@@ -18,7 +23,7 @@ class ModelTextServiceTest : public ::testing::Test {
   std::pair<std::string, bool> stream(const std::vector<TokenId>& tokens,
                                       const std::vector<std::string>& stops,
                                       std::size_t min_tokens = 0) const {
-    const auto text_stream = text_->new_stream(stops);
+    const auto text_stream = text_->new_stream({stops, {}, false});
     std::string text;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       std::string piece;
@@ -38,14 +43,114 @@ class ModelTextServiceTest : public ::testing::Test {
 };
 
 TEST_F(ModelTextServiceTest, RendersAndContinuesChats) {
-  const std::vector<ChatMessage> chat = {{"user", "Hi"}, {"assistant", "Once"}};
-  EXPECT_EQ(text_->render_chat({chat[0]}, {}),
+  const auto chat = nlohmann::ordered_json::parse(
+      R"([{"role":"user","content":"Hi"},{"role":"assistant","content":"Once"}])");
+  EXPECT_EQ(text_->render_chat(nlohmann::ordered_json::array({chat[0]}), {}),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   ChatRenderOptions options;
   options.add_generation_prompt = false;
   options.continue_final_message = true;
   EXPECT_EQ(text_->render_chat(chat, options),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce");
+}
+
+/// A folder with atlas-moe's tokenizer, changed, and a chat template.
+class ChangedModelTest : public ::testing::Test {
+ protected:
+  ~ChangedModelTest() override { std::filesystem::remove_all(folder_); }
+
+  std::shared_ptr<const TextService> load(const std::string& chat_template,
+                                          const ordered_json& more_tokens = ordered_json::array()) {
+    std::filesystem::create_directories(folder_);
+    std::ifstream file(std::string(FASTFD_SOURCE_DIR) + "/models/atlas-moe/tokenizer.json");
+    ordered_json tokenizer = ordered_json::parse(file);
+    for (const auto& token : more_tokens) {
+      tokenizer["added_tokens"].push_back(token);
+    }
+    std::ofstream(folder_ / "tokenizer.json") << tokenizer;
+    std::ofstream(folder_ / "chat_template.jinja") << chat_template;
+    return load_text_service(folder_);
+  }
+
+  static std::string refusal(const TextService& text, const ordered_json& messages,
+                             const ChatRenderOptions& options) {
+    try {
+      return "rendered: " + text.render_chat(messages, options);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("fastfd_text_" + std::to_string(::getpid()));
+};
+
+TEST_F(ChangedModelTest, MessagesAreContinuedWhateverTheTemplateDoesToThem) {
+  const auto messages =
+      ordered_json::parse(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b "}])");
+  ChatRenderOptions options;
+  options.add_generation_prompt = false;
+  options.continue_final_message = true;
+  const std::string loop = "{% for m in messages %}";
+  EXPECT_EQ(load(loop + "[{{ m.content }}]{% endfor %}")->render_chat(messages, options), "[a][b ");
+  EXPECT_EQ(load(loop + "[{{ m.content | trim }}]{% endfor %}")->render_chat(messages, options),
+            "[a][b");
+  EXPECT_EQ(refusal(*load(loop + "{{ m.role }}{% endfor %}"), messages, options).substr(0, 56),
+            "continue_final_message: the template leaves the end of t");
+  // An answer that has not begun yet.
+  const auto empty = ordered_json::parse(R"([{"role":"assistant","content":""}])");
+  EXPECT_EQ(
+      load(loop + "<{{ m.role }}>{{ m.content }}</>{% endfor %}")->render_chat(empty, options),
+      "<assistant>");
+}
+
+TEST_F(ChangedModelTest, ArgumentsAreTextsForTemplatesThatCantPrintObjects) {
+  const auto messages = ordered_json::parse(
+      R"([{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f",
+      "arguments":{"z":1,"a":2}}}]}])");
+  const std::string call = "{% for m in messages %}{% set f = m.tool_calls[0].function %}";
+  EXPECT_EQ(load(call + "{{ f.arguments | tojson }}{% endfor %}")->render_chat(messages, {}),
+            R"({"z": 1, "a": 2})");
+  EXPECT_EQ(load(call + "{{ 'f' + f.arguments }}{% endfor %}")->render_chat(messages, {}),
+            R"(f{"z":1,"a":2})");
+}
+
+TEST_F(ChangedModelTest, ToolsAndDocumentsReachTheTemplate) {
+  const auto list = ordered_json::parse(R"([{"z":1,"a":2}])");
+  ChatRenderOptions options;
+  options.tools = &list;
+  options.documents = &list;
+  const auto text = load("{{ tools | tojson }}{{ documents[0].z }}");
+  EXPECT_TRUE(text->takes_tools());
+  EXPECT_EQ(text->render_chat(list, options), R"([{"z": 1, "a": 2}]1)");
+  EXPECT_FALSE(load("{{ messages }}")->takes_tools());
+}
+
+TEST_F(ChangedModelTest, ReasoningTagsAreTokensOrOfTheTemplate) {
+  EXPECT_FALSE(load("{{ messages }}")->has_reasoning_tags());
+  EXPECT_TRUE(load("{{ '</think>' }}")->has_reasoning_tags());
+  const auto tag = [](int id, const char* content, bool special) {
+    return ordered_json{{"id", id},           {"content", content}, {"special", special},
+                        {"lstrip", false},    {"rstrip", false},    {"single_word", false},
+                        {"normalized", false}};
+  };
+  for (const bool special : {false, true}) {
+    const auto text = load(
+        "", ordered_json::array({tag(6144, "<think>", special), tag(6145, "</think>", special)}));
+    EXPECT_TRUE(text->has_reasoning_tags());
+    const auto shown = [&](bool shows_tags, const std::vector<std::string>& stops) {
+      const auto stream = text->new_stream({stops, {}, shows_tags});
+      std::string out;
+      for (const TokenId token : text->encode("<think>a</think>b", false)) {
+        stream->push(token, true, out);
+      }
+      stream->finish(out);
+      return out;
+    };
+    EXPECT_EQ(shown(true, {}), "<think>a</think>b");
+    EXPECT_EQ(shown(true, {"b"}), "<think>a</think>");
+    EXPECT_EQ(shown(false, {}), special ? "ab" : "<think>a</think>b");
+  }
 }
 
 TEST_F(ModelTextServiceTest, StreamsWhatDecodeGives) {

@@ -83,13 +83,16 @@ class ModelConfigTest : public ::testing::Test {
 TEST_F(ModelConfigTest, GenerationConfigOverridesAndSuppliesDefaults) {
   config_["eos_token_id"] = 3;
   write_generation_config(
-      R"({"eos_token_id":[5,4],"do_sample":true,"temperature":0.7,"top_p":0.8,"top_k":20})");
+      R"({"eos_token_id":[5,4],"do_sample":true,"temperature":0.7,"top_p":0.8,"top_k":20,
+          "min_p":0.1,"repetition_penalty":1.05})");
   const ModelSpec spec = load();
   EXPECT_THAT(spec.eos_token_ids, ElementsAre(5, 4));
   EXPECT_TRUE(spec.default_do_sample);
   EXPECT_EQ(spec.default_temperature, 0.7F);
   EXPECT_EQ(spec.default_top_p, 0.8F);
   EXPECT_EQ(spec.default_top_k, 20);
+  EXPECT_EQ(spec.default_min_p, 0.1F);
+  EXPECT_EQ(spec.default_repetition_penalty, 1.05F);
 }
 
 TEST_F(ModelConfigTest, GenerationConfigMayBeMissing) {
@@ -100,6 +103,8 @@ TEST_F(ModelConfigTest, GenerationConfigMayBeMissing) {
   EXPECT_TRUE(spec.default_do_sample);
   EXPECT_EQ(spec.default_temperature, 1.0F);
   EXPECT_EQ(spec.default_top_k, 0);
+  EXPECT_EQ(spec.default_min_p, 0.0F);
+  EXPECT_EQ(spec.default_repetition_penalty, 1.0F);
 }
 
 TEST_F(ModelConfigTest, OptionalKeysHaveTheDefaultsOfTransformers) {

@@ -49,8 +49,21 @@ struct GpuShare {
   friend bool operator==(const GpuShare&, const GpuShare&) = default;
 };
 
+/// What of a chat answer is `reasoning_content`, in the names of vLLM's --reasoning-parser. The
+/// tags are "<think>" and "</think>"; they differ in what an answer without "<think>" begins with.
+enum class ReasoningParser : std::uint8_t {
+  kAuto,        ///< as qwen3 if the vocabulary or the chat template has the tags, else none
+  kNone,        ///< tags are text like any other
+  kQwen3,       ///< content, unless the prompt's end has opened the tag
+  kDeepSeekR1,  ///< reasoning, unless the prompt's end has closed the tag
+  kMinimaxM2,   ///< the same
+};
+const char* to_string(ReasoningParser parser);
+
 struct ModelConfig {
-  std::filesystem::path path;  ///< Hugging Face folder; relative to the working directory
+  /// Hugging Face folder, relative to the working directory. A file may name a model id instead,
+  /// "Qwen/Qwen3-30B-A3B", which loading it looks up in the local Hugging Face cache.
+  std::filesystem::path path;
   /// What FFN servers hold experts in; everything else is bf16. "auto": on GPUs what the checkpoint
   /// has (FP8 experts as they are, others as bf16), on the CPU bf16. "none": bf16, FP8 checkpoints
   /// dequantised. "fp8", on GPUs: FP8, made at load of what the checkpoint has otherwise.
@@ -62,6 +75,7 @@ struct ModelConfig {
   std::string served_name;  ///< in /v1/models; a cluster file's default is the folder's name
   LoadFormat load_format = LoadFormat::kAuto;  ///< dummy: needs no checkpoint
   std::uint32_t num_layers = 0;  ///< the first so many only, to measure a large model's; 0: all
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -188,9 +202,11 @@ ClusterConfig load_cluster_file(const std::filesystem::path& file,
 ClusterConfig parse_cluster_text(const std::string& text, const std::string& source_name,
                                  const HostFacts& host = HostFacts::detect());
 
-/// `fastfd serve MODEL_DIR`: a topology for this machine. Throws ConfigError.
-ClusterConfig default_cluster(const std::filesystem::path& model_dir,
-                              const HostFacts& host = HostFacts::detect());
+/// `fastfd serve MODEL`: a topology for this machine. `model` is a folder or a model id, as in a
+/// file's model.path. Throws ConfigError.
+ClusterConfig default_cluster(const std::filesystem::path& model,
+                              const HostFacts& host = HostFacts::detect(),
+                              LoadFormat load_format = LoadFormat::kAuto);
 
 /// The same hardware without disaggregation: each rank has the SMs and the memory of both its
 /// halves. Throws ConfigError if the pools have not as many servers each, on the same devices.

@@ -41,6 +41,15 @@ struct SamplingDefaults {
   float top_p = 1.0F;
   std::int32_t top_k = 0;
   float min_p = 0.0F;
+  float repetition_penalty = 1.0F;
+};
+
+/// How the answers of a chat model that thinks aloud are split into `reasoning_content` (up to
+/// "</think>") and `content`.
+enum class Reasoning : std::uint8_t {
+  kNone,     ///< not at all
+  kTagged,   ///< reasoning begins with "<think>", written by the model or at the prompt's end
+  kImplied,  ///< as kTagged, and an answer without the tag begins with reasoning as well
 };
 
 /// The model that the gateway offers.
@@ -51,6 +60,7 @@ struct ServedModel {
   SamplingDefaults sampling;
   std::vector<TokenId> eos_token_ids;
   std::shared_ptr<const TextService> text;
+  Reasoning reasoning = Reasoning::kNone;
 };
 
 /// The HTTP face of a coordinator: OpenAI-compatible endpoints, server-sent events, health and

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,19 +11,22 @@
 
 namespace fastfd::gateway {
 
-/// One turn of a conversation as the chat template sees it: text only.
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
-
-/// What a request may ask of the chat template.
+/// What a request may ask of the chat template. The JSON values outlive the call.
 struct ChatRenderOptions {
   bool add_generation_prompt = true;
   /// The last message is the beginning of the answer: its end-of-turn marker is left out.
   bool continue_final_message = false;
-  /// `chat_template_kwargs` of the request as a JSON object, or empty: variables of the template.
-  std::string variables_json;
+  const nlohmann::ordered_json* tools = nullptr;      ///< array of function schemas
+  const nlohmann::ordered_json* documents = nullptr;  ///< array of objects
+  const nlohmann::ordered_json* variables = nullptr;  ///< object: further variables
+};
+
+struct TextStreamOptions {
+  std::vector<std::string> stop_strings;  ///< none may be empty
+  /// What the sequence continues: decides whether its first token's space is kept.
+  std::span<const TokenId> prompt;
+  /// "<think>" and "</think>" are written even if the vocabulary marks them as special.
+  bool shows_reasoning_tags = false;
 };
 
 /// Turns the tokens of one sequence into text as they come. Not thread-safe; one a sequence.
@@ -61,14 +65,21 @@ class TextService {
   /// The bytes a token stands for (perhaps a part of a character); a special token's name.
   virtual std::string token_bytes(TokenId token) const = 0;
 
-  /// Throws std::invalid_argument with the template's own words if it refuses the messages, or if
-  /// the model has no chat template.
-  virtual std::string render_chat(const std::vector<ChatMessage>& messages,
+  /// The prompt for `messages`: an array of objects with role and content (a string), and what else
+  /// the request gave them. Throws std::invalid_argument with the template's own words if it
+  /// refuses the messages, or if the model has no chat template.
+  virtual std::string render_chat(const nlohmann::ordered_json& messages,
                                   const ChatRenderOptions& options) const = 0;
 
-  /// Copies what it needs of `stop_strings`, none of which may be empty.
-  virtual std::unique_ptr<TextStream> new_stream(
-      const std::vector<std::string>& stop_strings) const = 0;
+  /// Whether the chat template reads `tools`.
+  virtual bool takes_tools() const = 0;
+
+  /// Whether the model may think aloud between "<think>" and "</think>": they are tokens, or the
+  /// chat template writes them.
+  virtual bool has_reasoning_tags() const = 0;
+
+  /// Copies what it needs of `options`.
+  virtual std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const = 0;
 };
 
 }  // namespace fastfd::gateway

@@ -85,6 +85,8 @@ struct ModelSpec {
   float default_temperature = 1.0F;
   float default_top_p = 1.0F;
   std::int32_t default_top_k = 0;
+  float default_min_p = 0.0F;
+  float default_repetition_penalty = 1.0F;
   LoadOptions load;
   /// Matrices of the checkpoint may be F8_E4M3 in blocks of 128 x 128 with scales
   /// (quantization_config of quant_method fp8).

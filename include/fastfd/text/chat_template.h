@@ -87,6 +87,9 @@ class ChatTemplate {
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      bool add_generation_prompt, const nlohmann::ordered_json& variables) const;
 
+  /// Whether the source of any of its templates has `text` in it: "tools", "</think>".
+  bool mentions(std::string_view text) const;
+
   /// Without tools and further variables.
   std::string render(const nlohmann::ordered_json& messages, bool add_generation_prompt) const;
 

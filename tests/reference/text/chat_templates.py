@@ -493,6 +493,106 @@ TEMPLATES["macro-xml"] = """\
 {%- endif -%}
 """
 
+TEMPLATES["open-thinking"] = """\
+{%- macro visible_text(content) -%}
+    {%- if content is string -%}
+        {{ content }}
+    {%- elif content is iterable and content is not mapping -%}
+        {%- for item in content -%}
+            {%- if item is mapping and item.type == 'text' -%}
+                {{- item.text }}
+            {%- elif item is string -%}
+                {{- item }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- elif content is none -%}
+    {%- else -%}
+        {{- content }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- set system_message = none -%}
+{%- set conversation = messages -%}
+{%- if messages and messages[0].role == "system" -%}
+    {%- set system_message = messages[0] -%}
+    {%- set conversation = messages[1:] -%}
+{%- endif -%}
+{%- set ns = namespace(last_user_index=-1) -%}
+{%- for m in conversation -%}
+    {%- if m.role == 'user' -%}
+        {%- set ns.last_user_index = loop.index0 -%}
+    {%- endif -%}
+{%- endfor -%}
+{{- '[b]system' ~ '\n' }}
+{{- visible_text(system_message.content) if system_message and system_message.content else 'You help with tests.' }}
+{%- if system_message and system_message.current_date -%}
+    {{- '\nToday: ' ~ system_message.current_date }}
+{%- endif -%}
+{%- if tools -%}
+    {{- '\n\n# Tools\n<tools>' ~ '\n' }}
+    {%- for tool in tools -%}
+        <tool>{{ tool.function | tojson(ensure_ascii=False) }}</tool>{{ '\n' }}
+    {%- endfor -%}
+    {{- '</tools>\n' }}
+{%- endif -%}
+{{- '[e]\n' }}
+{%- for message in conversation -%}
+    {%- if message.role == 'assistant' -%}
+        {{- '[b]ai' ~ '\n' }}
+        {%- set reasoning_content = '' -%}
+        {%- set content = visible_text(message.content) -%}
+        {%- if message.reasoning_content is string -%}
+            {%- set reasoning_content = message.reasoning_content -%}
+        {%- elif '</think>' in content -%}
+            {%- set reasoning_content = content.split('</think>')[0].strip('\n').split('<think>')[-1].strip('\n') -%}
+            {%- set content = content.split('</think>')[-1].strip('\n') -%}
+        {%- endif -%}
+        {%- if reasoning_content and loop.index0 > ns.last_user_index -%}
+            {{- '<think>' ~ '\n' ~ reasoning_content ~ '\n' ~ '</think>' ~ '\n\n' }}
+        {%- endif -%}
+        {%- if content -%}
+            {{- content }}
+        {%- endif -%}
+        {%- if message.tool_calls -%}
+            {{- '\n<calls>\n' }}
+            {%- for tool_call in message.tool_calls -%}
+                {%- if tool_call.function -%}
+                    {%- set tool_call = tool_call.function -%}
+                {%- endif -%}
+                {{- '<invoke name="' + tool_call.name + '">' }}
+                {%- set _args = tool_call.arguments -%}
+                {%- for k, v in _args.items() -%}
+                    {{- '<parameter name="' + k + '">' }}
+                    {{- v | tojson(ensure_ascii=False) if v is not string else v }}
+                    {{- '</parameter>' }}
+                {%- endfor -%}
+                {{- '</invoke>' ~ '\n' }}
+            {%- endfor -%}
+            {{- '</calls>' }}
+        {%- endif -%}
+        {{- '[e]' ~ '\n' }}
+    {%- elif message.role == 'tool' -%}
+        {%- if loop.first or (conversation[loop.index0 - 1].role != 'tool') -%}
+            {{- '[b]tool' }}
+        {%- endif -%}
+        {%- if message.content is string -%}
+            {{- '\n<response>' ~ message.content ~ '</response>' }}
+        {%- else -%}
+            {%- for part in message.content -%}
+                {{- '\n<response>' ~ (part.output if part.output is defined else part.text if part.type == 'text' and part.text is defined else part) ~ '</response>' }}
+            {%- endfor -%}
+        {%- endif -%}
+        {%- if loop.last or (conversation[loop.index0 + 1].role != 'tool') -%}
+            {{- '[e]\n' }}
+        {%- endif -%}
+    {%- elif message.role == 'user' -%}
+        {{- '[b]user' ~ '\n' ~ visible_text(message.content) ~ '[e]\n' }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '[b]ai' ~ '\n' ~ '<think>' ~ '\n' }}
+{%- endif -%}
+"""
+
 TEMPLATES["typescript-schema"] = """\
 {%- macro type_of(spec, required=false, depth=0) -%}
     {%- if spec.type == "array" -%}
