@@ -44,7 +44,16 @@ TEST(ClusterConfigTest, EveryShippedFileLoads) {
   int num_files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kSourceDir / "configs")) {
     if (entry.path().extension() == ".yaml") {
-      EXPECT_NO_THROW(load_cluster_file(entry.path(), {2, true})) << entry.path();
+      try {
+        load_cluster_file(entry.path(), {2, true});
+      } catch (const ConfigError& error) {
+        // Its model may not have been fetched yet: that, and nothing else.
+        EXPECT_EQ(entry.path().filename(), "smollm2.yaml") << error.what();
+        EXPECT_EQ(std::string(error.what()),
+                  entry.path().string() +
+                      ":3: model.path: no folder models/smollm2-135m-instruct; give the path of a "
+                      "Hugging Face model folder");
+      }
       ++num_files;
     }
   }
