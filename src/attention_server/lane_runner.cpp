@@ -25,8 +25,13 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
       workers_(options.workers != nullptr ? options.workers
                                           : device::WorkerPool::make_if_several(options.threads)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
-      full_attention_(options, spec),
       shared_expert_(options, spec) {
+  if (spec.num_layers_of(model::AttentionKind::kFull) > 0) {
+    full_attention_.emplace(options, spec);
+  }
+  if (spec.num_layers_of(model::AttentionKind::kLatent) > 0) {
+    latent_attention_.emplace(options, spec);
+  }
   const std::size_t rows = options.max_lane_rows;
   for (auto& lane : lanes_) {
     lane.residual.resize(rows * spec.hidden_dim);
@@ -76,7 +81,12 @@ Status LaneRunner::gemm(const float* a, std::int64_t num_rows,
 
 void LaneRunner::copy_pages(const LaneBatch& batch) {
   for (const PageCopy& copy : batch.copies) {
-    full_attention_.copy_page(copy.source, copy.target);
+    if (full_attention_) {
+      full_attention_->copy_page(copy.source, copy.target);
+    }
+    if (latent_attention_) {
+      latent_attention_->copy_page(copy.source, copy.target);
+    }
   }
 }
 
@@ -145,7 +155,9 @@ Status LaneRunner::attend(const transport::HopId& hop, const LaneBatch& batch) {
                            .abort = abort_};
   switch (spec_.layers[hop.layer].attention) {
     case model::AttentionKind::kFull:
-      return full_attention_.run(rows, layer.full);
+      return full_attention_->run(rows, layer.full);
+    case model::AttentionKind::kLatent:
+      return latent_attention_->run(rows, layer.latent);
   }
   return {StatusCode::kInternal, "a layer of an attention kind that does not exist"};
 }

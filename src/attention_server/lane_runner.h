@@ -3,9 +3,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention_server/full_attention.h"
+#include "attention_server/latent_attention.h"
 #include "attention_server/sequence_table.h"
 #include "attention_server/shared_expert.h"
 #include "fastfd/attention_server/attention_server.h"
@@ -74,7 +76,9 @@ class LaneRunner {
   std::shared_ptr<const model::AttentionWeights> weights_;
   std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
-  FullAttention full_attention_;
+  // Of the kinds that the model has.
+  std::optional<FullAttention> full_attention_;
+  std::optional<LatentAttention> latent_attention_;
   SharedExpert shared_expert_;
 
   transport::AttentionPort* port_ = nullptr;

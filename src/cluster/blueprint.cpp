@@ -1,6 +1,7 @@
 #include "fastfd/cluster/blueprint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "fastfd/device/cuda.h"
 #include "fastfd/transport/nccl.h"
@@ -150,6 +151,7 @@ void Blueprint::refuse_what_gpus_lack() const {
                       config_.source.string(), what, spec_.architecture));
     }
   };
+  refuse_if(spec_.num_layers_of(model::AttentionKind::kLatent) > 0, "latent attention layers");
   refuse_if(spec_.has_layer(model::FfnKind::kDense), "dense layers");
   refuse_if(spec_.qkv_bias || spec_.out_bias, "biases of attention");
   refuse_if(spec_.qk_norm == kernels::QkNorm::kWhole, "norms over whole projections");
@@ -179,8 +181,10 @@ void Blueprint::refuse_what_does_not_fit() const {
 
 std::size_t Blueprint::kv_page_bytes() const {
   const auto& kv = config_.attention.kv_cache;
-  return std::size_t{2} * spec_.num_layers_of(model::AttentionKind::kFull) * kv.page_size *
-         spec_.kv_dim() * dtype_bytes(kv.dtype);
+  const std::size_t token_values =
+      std::size_t{2} * spec_.num_layers_of(model::AttentionKind::kFull) * spec_.kv_dim() +
+      std::size_t{spec_.num_layers_of(model::AttentionKind::kLatent)} * spec_.latent.row_dim();
+  return token_values * kv.page_size * dtype_bytes(kv.dtype);
 }
 
 std::size_t Blueprint::kv_cache_bytes() const {
@@ -301,12 +305,19 @@ control_plane::Contract Blueprint::contract() const {
 
 std::string Blueprint::describe_attention_memory() const {
   const auto& kv = config_.attention.kv_cache;
+  std::vector<std::string> layers;
+  if (const auto num_full = spec_.num_layers_of(model::AttentionKind::kFull); num_full > 0) {
+    layers.push_back(
+        fmt::format("2 x {} layers x {} heads x {}", num_full, spec_.num_kv_heads, spec_.head_dim));
+  }
+  if (const auto num_latent = spec_.num_layers_of(model::AttentionKind::kLatent); num_latent > 0) {
+    layers.push_back(fmt::format("{} layers x ({} latent + {} rotated)", num_latent,
+                                 spec_.latent.kv_rank, spec_.latent.rope_dim));
+  }
   return fmt::format(
-      "KV cache {:.1f} MiB = 2 x {} layers x {} pages x {} tokens x {} heads x {} x {} bytes; "
-      "windows up to {:.1f} MiB",
-      mib(kv_cache_bytes()), spec_.num_layers_of(model::AttentionKind::kFull), kv.pages,
-      kv.page_size, spec_.num_kv_heads, spec_.head_dim, dtype_bytes(kv.dtype),
-      windows_mib(config_, window_shape(), Role::kAttention));
+      "KV cache {:.1f} MiB = {} pages x {} tokens x ({}) x {} bytes; windows up to {:.1f} MiB",
+      mib(kv_cache_bytes()), kv.pages, kv.page_size, fmt::join(layers, " + "),
+      dtype_bytes(kv.dtype), windows_mib(config_, window_shape(), Role::kAttention));
 }
 
 std::string Blueprint::describe_ffn_memory() const {

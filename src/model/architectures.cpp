@@ -4,6 +4,7 @@
 
 #include "model/architecture.h"
 #include "model/decoder_config.h"
+#include "model/deepseek.h"
 
 namespace fastfd::model {
 namespace {
@@ -113,6 +114,8 @@ TensorNames mixtral_names() {
 
 std::vector<Architecture> all_architectures() {
   return {
+      {.name = "DeepseekV2ForCausalLM", .tensors = {}, .read_config = read_deepseek_v2},
+      {.name = "DeepseekV3ForCausalLM", .tensors = {}, .read_config = read_deepseek_v3},
       {.name = "LlamaForCausalLM", .tensors = {}, .read_config = read_llama},
       {.name = "MiniMaxM2ForCausalLM", .tensors = mixtral_names(), .read_config = read_minimax_m2},
       {.name = "MixtralForCausalLM", .tensors = mixtral_names(), .read_config = read_mixtral},

@@ -67,6 +67,49 @@ FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& 
   return weights;
 }
 
+/// Cuts kv_b_proj, which has a head's key rows, then its value rows.
+void load_heads(WeightReader& reader, const LatentSpec& latent, const MatrixRef& kv_up,
+                LatentAttentionWeights& weights, device::HostArena& arena) {
+  const std::uint64_t rank = latent.kv_rank;
+  const std::uint64_t rows = latent.nope_dim + latent.value_dim;
+  std::vector<bf16> head(rows * rank);
+  std::vector<bf16> keys(rank * latent.nope_dim);
+  reader.open(kv_up);
+  for (std::uint32_t i = 0; i < latent.num_heads; ++i) {
+    reader.read_rows(kv_up, i * rows, rows, head.data());
+    for (std::uint64_t row = 0; row < latent.nope_dim; ++row) {
+      for (std::uint64_t col = 0; col < rank; ++col) {
+        keys[col * latent.nope_dim + row] = head[row * rank + col];
+      }
+    }
+    weights.keys.emplace_back(signed_dim(rank), latent.nope_dim, &arena);
+    weights.keys.back().pack_rows(0, signed_dim(rank), keys.data());
+    weights.values.emplace_back(latent.value_dim, signed_dim(rank), &arena);
+    weights.values.back().pack_rows(0, latent.value_dim, head.data() + latent.nope_dim * rank);
+  }
+}
+
+LatentAttentionWeights load_latent_attention(WeightReader& reader, const ModelSpec& spec,
+                                             const LatentAttentionTensors& tensors,
+                                             device::HostArena& arena) {
+  const auto pack = [&](const MatrixRef& matrix) {
+    kernels::PackedWeights packed(signed_dim(matrix.num_rows), signed_dim(matrix.num_cols), &arena);
+    reader.pack(matrix, packed);
+    return packed;
+  };
+  LatentAttentionWeights weights;
+  if (tensors.q_down) {
+    weights.q_down = pack(*tensors.q_down);
+  }
+  weights.q_norm = reader.read_vector(tensors.q_norm);
+  weights.q = pack(tensors.q);
+  weights.kv = pack(tensors.kv);
+  weights.kv_norm = reader.read_vector(tensors.kv_norm);
+  load_heads(reader, spec.latent, tensors.kv_up, weights, arena);
+  weights.out = pack(tensors.out);
+  return weights;
+}
+
 AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
                                  const TensorMap& tensors, std::uint32_t layer,
                                  device::HostArena& arena) {
@@ -75,6 +118,9 @@ AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
   switch (spec.layers[layer].attention) {
     case AttentionKind::kFull:
       weights.full = load_full_attention(reader, spec, tensors.full_attention(layer), arena);
+      break;
+    case AttentionKind::kLatent:
+      weights.latent = load_latent_attention(reader, spec, tensors.latent_attention(layer), arena);
       break;
   }
   weights.post_norm = reader.read_vector(tensors.post_norm(layer));

@@ -98,6 +98,10 @@ void check_tensors(const std::shared_ptr<const Checkpoint>& checkpoint,
     std::uint64_t layer = 0;
     const auto parsed =
         std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+    if (parsed.ec == std::errc{} && layer >= spec.num_layers &&
+        layer < spec.num_layers + spec.num_prediction_layers) {
+      continue;
+    }
     if (parsed.ec == std::errc{} && layer >= spec.num_layers) {
       throw ModelError(fmt::format(
           "{}: tensor {} belongs to no layer: config.json's num_hidden_layers is {}; use the "
@@ -244,14 +248,26 @@ DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, cons
 std::size_t DeviceAttentionWeights::num_bytes() const { return num_bytes_of(memory); }
 std::size_t DeviceFfnWeights::num_bytes() const { return num_bytes_of(memory); }
 
+std::size_t LatentAttentionWeights::num_bytes() const {
+  std::size_t total = q_down.num_bytes() + num_bytes_of(q_norm) + q.num_bytes() + kv.num_bytes() +
+                      num_bytes_of(kv_norm) + out.num_bytes();
+  for (const auto* heads : {&keys, &values}) {
+    for (const auto& head : *heads) {
+      total += head.num_bytes();
+    }
+  }
+  return total;
+}
+
 std::size_t AttentionWeights::num_bytes() const {
   std::size_t total =
       embedding.size() * sizeof(bf16) + lm_head.num_bytes() + num_bytes_of(final_norm);
   for (const auto& layer : layers) {
     const auto& full = layer.full;
-    total += num_bytes_of(layer.input_norm) + num_bytes_of(layer.post_norm) + full.qkv.num_bytes() +
-             num_bytes_of(full.qkv_bias) + num_bytes_of(full.q_norm) + num_bytes_of(full.k_norm) +
-             full.out.num_bytes() + num_bytes_of(full.out_bias) + layer.router.weights.num_bytes() +
+    total += num_bytes_of(layer.input_norm) + num_bytes_of(layer.post_norm) +
+             layer.latent.num_bytes() + full.qkv.num_bytes() + num_bytes_of(full.qkv_bias) +
+             num_bytes_of(full.q_norm) + num_bytes_of(full.k_norm) + full.out.num_bytes() +
+             num_bytes_of(full.out_bias) + layer.router.weights.num_bytes() +
              num_bytes_of(layer.router.correction_bias) + num_bytes_of(layer.shared.expert) +
              layer.shared.gate.num_bytes();
   }

@@ -24,11 +24,13 @@ std::string read_type(const HfConfig& scaling) {
   return scaling.text_or("rope_type", scaling.text_or("type", "default"));
 }
 
-/// YaRN's temperature as transformers infers it (arXiv:2309.00071, 3.4; DeepSeek's mscale).
+/// arXiv:2309.00071, 3.4, with DeepSeek's mscale.
+double temperature(double factor, double mscale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+/// YaRN's temperature as transformers infers it.
 double read_attention_factor(const HfConfig& scaling, double factor) {
-  const auto temperature = [](double scale, double mscale) {
-    return scale <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
-  };
   const double mscale = scaling.number_or("mscale", 0.0, 0.0, kLargestFactor);
   const double mscale_all_dim = scaling.number_or("mscale_all_dim", 0.0, 0.0, kLargestFactor);
   const double inferred = mscale != 0.0 && mscale_all_dim != 0.0
@@ -95,6 +97,20 @@ void refuse_nesting(const HfConfig& config, const HfConfig& parameters) {
 }
 
 }  // namespace
+
+double read_rope_score_factor(const HfConfig& config) {
+  const auto scaling =
+      config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  if (!scaling || read_type(*scaling) == "default") {
+    return 1.0;
+  }
+  const double mscale = scaling->number_or("mscale_all_dim", 0.0, 0.0, kLargestFactor);
+  if (mscale == 0.0) {
+    return 1.0;
+  }
+  const double factor = temperature(scaling->number("factor", 1e-6, kLargestFactor), mscale);
+  return factor * factor;
+}
 
 void read_rope(const HfConfig& config, double default_theta, ModelSpec& spec) {
   RopeParams& rope = spec.rope;

@@ -12,4 +12,8 @@ namespace fastfd::model {
 /// FastFD stops, it is no scaling at all. Throws ModelError that lists the types there are.
 void read_rope(const HfConfig& config, double default_theta, ModelSpec& spec);
 
+/// What DeepSeek multiplies attention scores by beside their usual scale: the square of YaRN's
+/// temperature for `mscale_all_dim`, 1 without it or without scaling.
+double read_rope_score_factor(const HfConfig& config);
+
 }  // namespace fastfd::model

@@ -104,6 +104,27 @@ FullAttentionTensors TensorMap::full_attention(std::uint32_t layer) const {
   return tensors;
 }
 
+LatentAttentionTensors TensorMap::latent_attention(std::uint32_t layer) const {
+  const std::string prefix = in_layer(layer, names_.attention);
+  const LatentSpec& latent = spec_.latent;
+  const std::uint64_t heads = latent.num_heads;
+  const std::uint64_t hidden = spec_.hidden_dim;
+  LatentAttentionTensors tensors{
+      .q = MatrixRef::whole(prefix + "q_proj.weight", heads * latent.query_dim(), hidden),
+      .kv = MatrixRef::whole(prefix + "kv_a_proj_with_mqa.weight", latent.row_dim(), hidden),
+      .kv_norm = norm(prefix + "kv_a_layernorm.weight", latent.kv_rank),
+      .kv_up = MatrixRef::whole(prefix + "kv_b_proj.weight",
+                                heads * (latent.nope_dim + latent.value_dim), latent.kv_rank),
+      .out = MatrixRef::whole(prefix + "o_proj.weight", hidden, heads * latent.value_dim)};
+  if (latent.q_rank != 0) {
+    tensors.q_down = MatrixRef::whole(prefix + "q_a_proj.weight", latent.q_rank, hidden);
+    tensors.q_norm = norm(prefix + "q_a_layernorm.weight", latent.q_rank);
+    tensors.q =
+        MatrixRef::whole(prefix + "q_b_proj.weight", heads * latent.query_dim(), latent.q_rank);
+  }
+  return tensors;
+}
+
 MatrixRef TensorMap::router(std::uint32_t layer) const {
   return MatrixRef::whole(in_layer(layer, sparse_ffn_ + names_.router), spec_.num_experts,
                           spec_.hidden_dim);
@@ -176,13 +197,41 @@ void TensorMap::for_each(const std::function<void(const TensorShape&)>& visit) c
   }
 }
 
-void TensorMap::visit_layer(std::uint32_t layer,
-                            const std::function<void(const TensorShape&)>& visit) const {
-  const auto visit_if = [&](const std::optional<TensorShape>& tensor) {
-    if (tensor) {
-      visit(*tensor);
+namespace {
+
+void visit_if(const std::optional<TensorShape>& tensor,
+              const std::function<void(const TensorShape&)>& visit) {
+  if (tensor) {
+    visit(*tensor);
+  }
+}
+
+}  // namespace
+
+void TensorMap::visit_attention(std::uint32_t layer, const Visit& visit) const {
+  if (spec_.layers[layer].attention == AttentionKind::kLatent) {
+    const LatentAttentionTensors latent = latent_attention(layer);
+    if (latent.q_down) {
+      visit(latent.q_down->tensor);
     }
-  };
+    visit_if(latent.q_norm, visit);
+    for (const MatrixRef* matrix : {&latent.q, &latent.kv, &latent.kv_up, &latent.out}) {
+      visit(matrix->tensor);
+    }
+    visit(latent.kv_norm);
+    return;
+  }
+  const FullAttentionTensors attention = full_attention(layer);
+  for (const MatrixRef* matrix : {&attention.q, &attention.k, &attention.v, &attention.out}) {
+    visit(matrix->tensor);
+  }
+  for (const auto* tensor : {&attention.q_bias, &attention.k_bias, &attention.v_bias,
+                             &attention.out_bias, &attention.q_norm, &attention.k_norm}) {
+    visit_if(*tensor, visit);
+  }
+}
+
+void TensorMap::visit_layer(std::uint32_t layer, const Visit& visit) const {
   const auto visit_ffn = [&](const FfnTensors& ffn) {
     visit(ffn.gate.tensor);
     visit(ffn.up.tensor);
@@ -190,20 +239,13 @@ void TensorMap::visit_layer(std::uint32_t layer,
   };
   visit(input_norm(layer));
   visit(post_norm(layer));
-  const FullAttentionTensors attention = full_attention(layer);
-  for (const MatrixRef* matrix : {&attention.q, &attention.k, &attention.v, &attention.out}) {
-    visit(matrix->tensor);
-  }
-  for (const auto* tensor : {&attention.q_bias, &attention.k_bias, &attention.v_bias,
-                             &attention.out_bias, &attention.q_norm, &attention.k_norm}) {
-    visit_if(*tensor);
-  }
+  visit_attention(layer, visit);
   if (spec_.layers[layer].ffn == FfnKind::kDense) {
     visit_ffn(dense_ffn(layer, {0, spec_.dense_intermediate_dim}));
     return;
   }
   visit(router(layer).tensor);
-  visit_if(correction_bias(layer));
+  visit_if(correction_bias(layer), visit);
   for (std::uint32_t id = 0; id < spec_.num_experts; ++id) {
     visit_ffn(expert(layer, id));
   }

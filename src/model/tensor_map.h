@@ -33,6 +33,14 @@ struct FullAttentionTensors {
   std::optional<TensorShape> q_norm{}, k_norm{};
 };
 
+struct LatentAttentionTensors {
+  std::optional<MatrixRef> q_down{};
+  std::optional<TensorShape> q_norm{};
+  MatrixRef q, kv;
+  TensorShape kv_norm;
+  MatrixRef kv_up, out;
+};
+
 /// down(silu(gate(x)) * up(x))
 struct FfnTensors {
   MatrixRef gate, up, down;
@@ -50,6 +58,7 @@ class TensorMap {
   TensorShape input_norm(std::uint32_t layer) const;
   TensorShape post_norm(std::uint32_t layer) const;
   FullAttentionTensors full_attention(std::uint32_t layer) const;
+  LatentAttentionTensors latent_attention(std::uint32_t layer) const;
 
   // FfnKind::kExperts
   MatrixRef router(std::uint32_t layer) const;
@@ -68,7 +77,9 @@ class TensorMap {
   std::string in_layer(std::uint32_t layer, const std::string& name) const;
   TensorShape norm(std::string name, std::uint64_t dim) const;
   FfnTensors stacked_expert(std::uint32_t layer, std::uint32_t expert) const;
-  void visit_layer(std::uint32_t layer, const std::function<void(const TensorShape&)>& visit) const;
+  using Visit = std::function<void(const TensorShape&)>;
+  void visit_layer(std::uint32_t layer, const Visit& visit) const;
+  void visit_attention(std::uint32_t layer, const Visit& visit) const;
 
   const ModelSpec& spec_;
   const TensorNames& names_;

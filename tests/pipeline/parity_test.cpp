@@ -29,10 +29,6 @@ constexpr double kTolerance = 2e-3;
 // Committed ahead of the code. Each must be refused until it is served, and then leave this list.
 const std::map<std::string, std::string>& not_served_yet() {
   static const std::map<std::string, std::string> kNotServedYet = {
-      {"deepseek-v2-groups", "DeepseekV2ForCausalLM"},
-      {"deepseek-v2-lite", "DeepseekV2ForCausalLM"},
-      {"deepseek-v3", "DeepseekV3ForCausalLM"},
-      {"deepseek-v3-fp8", "DeepseekV3ForCausalLM"},
       {"gpt-oss", "GptOssForCausalLM"},
       {"qwen3.5-moe", "Qwen3_5MoeForCausalLM"},
       {"qwen3.5-moe-published", "Qwen3_5MoeForConditionalGeneration"}};

@@ -8,6 +8,7 @@ target_link_libraries(fastfd_test_support_checkpoint
 fastfd_add_test(model_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/model_architectures_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_config_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/model_deepseek_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_dummy_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_fp8_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_loading_test.cpp

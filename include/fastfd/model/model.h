@@ -37,6 +37,20 @@ struct FullAttentionWeights {
   std::vector<float> out_bias;        ///< [hidden_dim] or empty
 };
 
+/// AttentionKind::kLatent. kv_b_proj is cut by heads into what queries absorb and what turns sums
+/// of latent rows into values.
+struct LatentAttentionWeights {
+  kernels::PackedWeights q_down;             ///< [q_rank, hidden_dim] or empty
+  std::vector<float> q_norm;                 ///< [q_rank] or empty
+  kernels::PackedWeights q;                  ///< [num_heads * (nope + rope), q_rank or hidden_dim]
+  kernels::PackedWeights kv;                 ///< [kv_rank + rope, hidden_dim]
+  std::vector<float> kv_norm;                ///< [kv_rank]
+  std::vector<kernels::PackedWeights> keys;  ///< [num_heads] x [kv_rank, nope]
+  std::vector<kernels::PackedWeights> values;  ///< [num_heads] x [value_dim, kv_rank]
+  kernels::PackedWeights out;                  ///< [hidden_dim, num_heads * value_dim]
+  std::size_t num_bytes() const;
+};
+
 /// FfnKind::kExperts.
 struct RouterWeights {
   kernels::PackedWeights weights;      ///< [num_experts, hidden_dim]
@@ -53,6 +67,7 @@ struct SharedExpertWeights {
 struct AttentionLayerWeights {
   std::vector<float> input_norm;  ///< [hidden_dim]
   FullAttentionWeights full;
+  LatentAttentionWeights latent;
   std::vector<float> post_norm;  ///< [hidden_dim]
   RouterWeights router;
   SharedExpertWeights shared;

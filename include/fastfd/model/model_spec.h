@@ -31,7 +31,24 @@ struct LoadOptions {
 
 /// What mixes a layer's tokens.
 enum class AttentionKind : std::uint8_t {
-  kFull,  ///< grouped-query attention over all earlier tokens, which paged KV holds
+  kFull,    ///< grouped-query attention over all earlier tokens, which paged KV holds
+  kLatent,  ///< the same over paged rows that all heads share: multi-head latent attention
+};
+
+/// Sizes of AttentionKind::kLatent (DeepSeek-V2, arXiv:2405.04434, 2.1).
+struct LatentSpec {
+  std::uint32_t num_heads = 0;
+  std::uint32_t q_rank = 0;    ///< of the queries' bottleneck; 0: they are projected at once
+  std::uint32_t kv_rank = 0;   ///< elements of a latent row
+  std::uint32_t nope_dim = 0;  ///< of a head's queries and keys, not rotated
+  std::uint32_t rope_dim = 0;  ///< and rotated, one key for all heads
+  std::uint32_t value_dim = 0;
+  bool interleaved_rope = true;  ///< elements 2i and 2i + 1 rotate together, not i and i + half
+  float scale = 1.0F;            ///< of the scores
+
+  std::uint32_t query_dim() const { return nope_dim + rope_dim; }
+  /// What the pages hold of a token.
+  std::uint32_t row_dim() const { return kv_rank + rope_dim; }
 };
 
 /// What the FFN servers compute for a layer.
@@ -52,6 +69,8 @@ struct ModelSpec {
   std::uint32_t hidden_dim = 0;
   std::uint32_t num_layers = 0;
   std::vector<LayerSpec> layers;  ///< [num_layers]
+  /// Layers behind them that guess further tokens: the checkpoint may have them, nobody loads them.
+  std::uint32_t num_prediction_layers = 0;
   std::uint32_t max_positions = 0;
   float rms_eps = 1e-6F;
   bool zero_centered_norms = false;  ///< norms multiply by 1 + w; folded in as weights are loaded
@@ -64,7 +83,9 @@ struct ModelSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   kernels::QkNorm qk_norm = kernels::QkNorm::kNone;
-  kernels::RopeParams rope;
+  kernels::RopeParams rope;  ///< kLatent too
+
+  LatentSpec latent;  ///< AttentionKind::kLatent
 
   // FfnKind::kDense
   std::uint32_t dense_intermediate_dim = 0;
