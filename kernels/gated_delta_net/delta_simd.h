@@ -1,11 +1,12 @@
 #pragma once
 
+#include "kernels/sigmoid_gate/gate_simd.h"
 #include "kernels/simd/table.h"
 #include "kernels/simd/vec.h"
 
 namespace fastfd::kernels::FASTFD_SIMD {
 
-FASTFD_INLINE Vec silu(Vec x) { return div(x, add(set1(1.0F), exp(sub(zero(), x)))); }
+FASTFD_INLINE Vec silu(Vec x) { return gated(x, x); }
 
 inline void conv_silu(const float* const* taps, std::int64_t num_taps, const float* weight,
                       std::int64_t weight_stride, float* y, std::int64_t num) {

@@ -41,6 +41,7 @@ struct GatedDeltaNetShape {
   constexpr std::int64_t recurrent_state_floats() const {
     return num_v_heads * tiles_per_head() * k_head_dim * kDeltaTileColumns;
   }
+  std::int64_t state_floats() const { return conv_state_floats() + recurrent_state_floats(); }
 };
 
 /// Consecutive rows of one sequence: a prefill piece, or one decode row.

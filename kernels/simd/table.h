@@ -111,6 +111,8 @@ struct KernelTable {
   /// y *= silu(gate)
   void (*silu_gate)(const float* gate, float* y, std::int64_t num);
   void (*delta_rule)(const DeltaTile&);
+  /// y *= sigmoid(gate)
+  void (*sigmoid_gate)(const float* gate, float* y, std::int64_t num);
 
   /// The largest element, and whether any is NaN. `num` at least 1.
   float (*max_element)(const float* x, std::int64_t num, bool* has_nan);

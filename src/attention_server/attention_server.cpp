@@ -52,7 +52,8 @@ class AttentionServer::Impl {
                     .num_pages = options.num_pages,
                     .page_size = options.page_size,
                     .max_model_len = options.max_model_len,
-                    .max_lane_rows = options.max_lane_rows}),
+                    .max_lane_rows = options.max_lane_rows,
+                    .recurrent_state = spec.has_recurrent_state()}),
         runner_(options, spec, std::move(weights)),
         loop_(
             "attention-" + std::to_string(options.rank), [this] { return serve_epoch(); },

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/gemm/op.h"
+#include "kernels/sigmoid_gate/op.h"
 
 namespace fastfd::attention_server {
 namespace {
@@ -22,6 +23,7 @@ FullAttention::FullAttention(const AttentionServerOptions& options, const model:
   const std::size_t rows = options.max_lane_rows;
   qkv_.resize(rows * (spec.q_dim() + 2 * spec.kv_dim()));
   out_.resize(rows * spec.q_dim());
+  gate_.resize(spec.has_output_gate ? out_.size() : 0);
 }
 
 Status FullAttention::project(const AttentionRows& rows,
@@ -52,6 +54,26 @@ Status FullAttention::project(const AttentionRows& rows,
   return status;
 }
 
+Status FullAttention::apply_gate(const AttentionRows& rows,
+                                 const model::FullAttentionWeights& weights) {
+  auto status = kernels::launch_gemm({.m = rows.batch->num_rows,
+                                      .a = rows.normed,
+                                      .lda = weights.gate.k(),
+                                      .weights = &weights.gate,
+                                      .c = gate_.data(),
+                                      .ldc = weights.gate.n(),
+                                      .precision = options_.precision},
+                                     *rows.stream);
+  if (status) {
+    status = kernels::launch_sigmoid_gate({.num_rows = rows.batch->num_rows,
+                                           .dim = weights.gate.n(),
+                                           .gate = gate_.data(),
+                                           .y = out_.data()},
+                                          *rows.stream);
+  }
+  return status;
+}
+
 Status FullAttention::run(const AttentionRows& rows, const model::FullAttentionWeights& weights) {
   auto status = project(rows, weights);
   if (status) {
@@ -64,6 +86,9 @@ Status FullAttention::run(const AttentionRows& rows, const model::FullAttentionW
          .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
          .abort = rows.abort},
         *rows.stream);
+  }
+  if (status && spec_.has_output_gate) {
+    status = apply_gate(rows, weights);
   }
   if (status) {
     status = kernels::launch_gemm({.m = rows.batch->num_rows,

@@ -25,13 +25,15 @@ class FullAttention {
 
  private:
   Status project(const AttentionRows& rows, const model::FullAttentionWeights& weights);
+  Status apply_gate(const AttentionRows& rows, const model::FullAttentionWeights& weights);
 
   AttentionServerOptions options_;
   model::ModelSpec spec_;
   KvCache kv_cache_;
   kernels::RopeTable rope_;
-  std::vector<float> qkv_;  // [max_lane_rows, (q + 2 kv heads) * head_dim]
-  std::vector<float> out_;  // [max_lane_rows, q heads * head_dim]
+  std::vector<float> qkv_;   // [max_lane_rows, (q + 2 kv heads) * head_dim]
+  std::vector<float> out_;   // [max_lane_rows, q heads * head_dim]
+  std::vector<float> gate_;  // [max_lane_rows, q heads * head_dim] or empty
 };
 
 }  // namespace fastfd::attention_server

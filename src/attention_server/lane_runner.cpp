@@ -25,6 +25,7 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
       workers_(options.workers != nullptr ? options.workers
                                           : device::WorkerPool::make_if_several(options.threads)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
+      gated_delta_net_(options, spec),
       shared_expert_(options, spec) {
   if (spec.num_layers_of(model::AttentionKind::kFull) > 0) {
     full_attention_.emplace(options, spec);
@@ -49,6 +50,7 @@ void LaneRunner::begin_epoch(transport::AttentionPort* port, const ExpertPlaceme
   port_ = port;
   placement_ = placement;
   abort_ = abort;
+  gated_delta_net_.forget_sequences();
   const std::size_t num_servers = port->num_ffn_servers();
   targets_.resize(num_servers);
   partials_.resize(num_servers * options_.max_lane_rows);
@@ -158,6 +160,8 @@ Status LaneRunner::attend(const transport::HopId& hop, const LaneBatch& batch) {
       return full_attention_->run(rows, layer.full);
     case model::AttentionKind::kLatent:
       return latent_attention_->run(rows, layer.latent);
+    case model::AttentionKind::kGatedDeltaNet:
+      return gated_delta_net_.run(rows, layer.gated_delta_net);
   }
   return {StatusCode::kInternal, "a layer of an attention kind that does not exist"};
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention_server/full_attention.h"
+#include "attention_server/gated_delta_net.h"
 #include "attention_server/latent_attention.h"
 #include "attention_server/sequence_table.h"
 #include "attention_server/shared_expert.h"
@@ -79,6 +80,7 @@ class LaneRunner {
   // Of the kinds that the model has.
   std::optional<FullAttention> full_attention_;
   std::optional<LatentAttention> latent_attention_;
+  GatedDeltaNet gated_delta_net_;
   SharedExpert shared_expert_;
 
   transport::AttentionPort* port_ = nullptr;

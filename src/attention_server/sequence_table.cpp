@@ -98,6 +98,12 @@ Status SequenceTable::open_slot(const SlotOpen& open, LaneBatch& batch) {
   if (open.slot >= slots_.size()) {
     return mismatch(fmt::format("slot {} of {}", open.slot, slots_.size()));
   }
+  if (shape_.recurrent_state && (!open.cached_pages.empty() || open.copy_page)) {
+    return mismatch(
+        fmt::format("slot {} begins behind cached tokens, whose recurrent state nobody "
+                    "kept",
+                    open.slot));
+  }
   Slot& slot = slots_[open.slot];
   slot.generation = open.generation;
   slot.open = true;

@@ -19,6 +19,8 @@ struct SequenceTableShape {
   std::uint32_t max_lane_rows = 0;
   /// The last sampled token of a slot stays on the GPU: decode rows list kNoToken.
   bool tokens_on_device = false;
+  /// Sequences have state that pages don't hold (recurrent_state.h): every slot is opened empty.
+  bool recurrent_state = false;
 };
 
 /// A sequence on this server. The scheduler decides what is in it and when it may be reused.

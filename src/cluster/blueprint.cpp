@@ -153,6 +153,8 @@ void Blueprint::refuse_what_gpus_lack() const {
   };
   refuse_if(spec_.num_layers_of(model::AttentionKind::kLatent) > 0, "latent attention layers");
   refuse_if(spec_.has_layer(model::FfnKind::kDense), "dense layers");
+  refuse_if(spec_.has_recurrent_state(), "gated delta net layers");
+  refuse_if(spec_.has_output_gate, "output gates of attention");
   refuse_if(spec_.qkv_bias || spec_.out_bias, "biases of attention");
   refuse_if(spec_.qk_norm == kernels::QkNorm::kWhole, "norms over whole projections");
   refuse_if(spec_.router.num_groups > 1, "groups of experts");
@@ -169,13 +171,24 @@ void Blueprint::refuse_what_does_not_fit() const {
     return;  // the GPU's memory is budgeted where it is
   }
   const std::uint64_t host_bytes = config::HostFacts::detect().memory_bytes;
-  const double pools = static_cast<double>(kv_cache_bytes()) * config_.attention.servers;
+  const auto servers = static_cast<double>(config_.attention.servers);
+  const double states = static_cast<double>(recurrent_state_bytes()) * servers;
+  if (host_bytes != 0 && states > static_cast<double>(host_bytes)) {
+    throw config::ConfigError(
+        fmt::format("{}: scheduler.max_sequences: {} servers x {:.1f} MiB of recurrent state ({} "
+                    "slots) are more than the {:.1f} MiB of memory of this host; lower "
+                    "scheduler.max_sequences",
+                    config_.source.string(), config_.attention.servers,
+                    mib(recurrent_state_bytes()), num_slots(), mib(host_bytes)));
+  }
+  const double pools = static_cast<double>(kv_cache_bytes()) * servers + states;
   if (host_bytes != 0 && pools > static_cast<double>(host_bytes)) {
     throw config::ConfigError(
-        fmt::format("{}: attention.kv_cache.pages: {} servers x {:.1f} MiB of KV cache are more "
+        fmt::format("{}: attention.kv_cache.pages: {} servers x {:.1f} MiB of KV cache{} are more "
                     "than the {:.1f} MiB of memory of this host; lower attention.kv_cache.pages",
-                    config_.source.string(), config_.attention.servers, mib(kv_cache_bytes()),
-                    mib(host_bytes)));
+                    config_.source.string(), config_.attention.servers,
+                    mib(kv_cache_bytes() + recurrent_state_bytes()),
+                    spec_.has_recurrent_state() ? " and recurrent state" : "", mib(host_bytes)));
   }
 }
 
@@ -189,6 +202,14 @@ std::size_t Blueprint::kv_page_bytes() const {
 
 std::size_t Blueprint::kv_cache_bytes() const {
   return kv_page_bytes() * config_.attention.kv_cache.pages;
+}
+
+std::size_t Blueprint::recurrent_state_bytes() const {
+  return spec_.recurrent_state_bytes() * num_slots();
+}
+
+std::uint32_t Blueprint::num_slots() const {
+  return scheduler::Scheduler::slots_per_server(scheduler_options());
 }
 
 bool Blueprint::uses_graphs() const {
@@ -215,6 +236,7 @@ scheduler::SchedulerOptions Blueprint::scheduler_options() const {
           .microbatches = scheduler.microbatches,
           .overlapped = scheduler.loop == config::SchedulerLoop::kOverlapped,
           .prefix_cache = config_.attention.kv_cache.prefix_cache,
+          .recurrent_state = spec_.has_recurrent_state(),
           .use_graphs = uses_graphs(),
           .uniform_buckets = config_.is_colocated(),
           .placement_version = placement().version,
@@ -252,7 +274,7 @@ attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank
           .num_pages = config_.attention.kv_cache.pages,
           .page_size = config_.attention.kv_cache.page_size,
           .kv_dtype = config_.attention.kv_cache.dtype,
-          .num_slots = scheduler::Scheduler::slots_per_server(scheduler_options()),
+          .num_slots = num_slots(),
           .max_lane_rows = shape.max_lane_rows,
           .max_model_len = max_model_len(),
           .num_ffn_servers = config_.ffn.servers,
@@ -314,10 +336,16 @@ std::string Blueprint::describe_attention_memory() const {
     layers.push_back(fmt::format("{} layers x ({} latent + {} rotated)", num_latent,
                                  spec_.latent.kv_rank, spec_.latent.rope_dim));
   }
+  const std::string states =
+      spec_.has_recurrent_state()
+          ? fmt::format("recurrent state up to {:.1f} MiB = {} slots x {:.2f} MiB; ",
+                        mib(recurrent_state_bytes()), num_slots(),
+                        mib(spec_.recurrent_state_bytes()))
+          : "";
   return fmt::format(
-      "KV cache {:.1f} MiB = {} pages x {} tokens x ({}) x {} bytes; windows up to {:.1f} MiB",
+      "KV cache {:.1f} MiB = {} pages x {} tokens x ({}) x {} bytes; {}windows up to {:.1f} MiB",
       mib(kv_cache_bytes()), kv.pages, kv.page_size, fmt::join(layers, " + "),
-      dtype_bytes(kv.dtype), windows_mib(config_, window_shape(), Role::kAttention));
+      dtype_bytes(kv.dtype), states, windows_mib(config_, window_shape(), Role::kAttention));
 }
 
 std::string Blueprint::describe_ffn_memory() const {

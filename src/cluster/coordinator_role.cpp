@@ -128,6 +128,10 @@ void run(const config::ClusterConfig& config) {
   gateway::GatewayServer gateway(gateway_options(config));
   spdlog::info("listening on http://{}", config.coordinator.http.to_string());
   const Blueprint blueprint(config);
+  if (blueprint.spec().has_recurrent_state() && config.attention.kv_cache.prefix_cache) {
+    spdlog::info("the prefix cache is off: {} keeps state of a sequence that pages don't hold",
+                 blueprint.spec().architecture);
+  }
   gateway.set_model(served_model(blueprint));
   coordinator::Engine engine(engine_options(blueprint));
   auto control = std::make_unique<control_plane::ControlServer>(

@@ -5,6 +5,7 @@
 #include "model/architecture.h"
 #include "model/decoder_config.h"
 #include "model/deepseek.h"
+#include "model/qwen3_hybrid.h"
 
 namespace fastfd::model {
 namespace {
@@ -125,6 +126,15 @@ std::vector<Architecture> all_architectures() {
        .read_config = read_qwen2_moe},
       {.name = "Qwen3ForCausalLM", .tensors = {}, .read_config = read_qwen3},
       {.name = "Qwen3MoeForCausalLM", .tensors = {}, .read_config = read_qwen3_moe},
+      {.name = "Qwen3NextForCausalLM",
+       .tensors = qwen3_next_names(),
+       .read_config = read_qwen3_next},
+      {.name = "Qwen3_5MoeForCausalLM",
+       .tensors = qwen3_5_moe_names(),
+       .read_config = read_qwen3_5_moe_text},
+      {.name = "Qwen3_5MoeForConditionalGeneration",
+       .tensors = qwen3_5_moe_names(),
+       .read_config = read_qwen3_5_moe},
   };
 }
 

@@ -63,7 +63,7 @@ void read_decoder(const HfConfig& config, const DecoderDefaults& defaults, Model
   spec.rms_eps = static_cast<float>(config.number_or("rms_norm_eps", defaults.rms_eps, 1e-30, 1.0));
   spec.tied_embeddings = config.flag_or("tie_word_embeddings", defaults.tied_embeddings);
   check_heads(config, spec, head_dim_is_given);
-  read_rope(config, defaults.rope_theta, spec);
+  read_rope(config, defaults.rope_theta, defaults.partial_rotary_factor, spec);
 }
 
 void read_dense_ffn(const HfConfig& config, ModelSpec& spec) {

@@ -22,6 +22,7 @@ struct DecoderDefaults {
   double rope_theta = 10000.0;
   std::uint32_t head_dim = 0;      ///< 0: hidden_size / num_attention_heads
   std::uint32_t num_kv_heads = 0;  ///< 0: num_attention_heads
+  double partial_rotary_factor = 1.0;
   bool tied_embeddings = false;
 };
 

@@ -198,6 +198,8 @@ void read_generation_config(const std::filesystem::path& model_dir, const HfConf
                             ModelSpec& spec) {
   if (const auto ids = read_eos_ids(config, spec.vocab_size)) {
     spec.eos_token_ids = *ids;
+  } else if (const auto text = config.section("text_config")) {
+    spec.eos_token_ids = read_eos_ids(*text, spec.vocab_size).value_or(spec.eos_token_ids);
   }
   const auto file = model_dir / "generation_config.json";
   std::error_code error;

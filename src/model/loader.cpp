@@ -45,6 +45,15 @@ class FfnPacker {
   std::vector<bf16> gate_, up_, down_;
 };
 
+void pack_one_after_the_other(WeightReader& reader, const std::vector<MatrixRef>& matrices,
+                              kernels::PackedWeights& packed) {
+  std::uint64_t first_row = 0;
+  for (const MatrixRef& matrix : matrices) {
+    reader.pack(matrix, packed, first_row);
+    first_row += matrix.num_rows;
+  }
+}
+
 FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& spec,
                                          const FullAttentionTensors& tensors,
                                          device::HostArena& arena) {
@@ -52,7 +61,13 @@ FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& 
   const std::uint64_t kv = spec.kv_dim();
   FullAttentionWeights weights;
   weights.qkv = kernels::PackedWeights(signed_dim(q + 2 * kv), spec.hidden_dim, &arena);
-  reader.pack(tensors.q, weights.qkv);
+  if (spec.has_output_gate) {
+    weights.gate = kernels::PackedWeights(signed_dim(q), spec.hidden_dim, &arena);
+    pack_one_after_the_other(reader, tensors.q_heads, weights.qkv);
+    pack_one_after_the_other(reader, tensors.gate_heads, weights.gate);
+  } else {
+    reader.pack(tensors.q, weights.qkv);
+  }
   reader.pack(tensors.k, weights.qkv, q);
   reader.pack(tensors.v, weights.qkv, q + kv);
   for (const auto* bias : {&tensors.q_bias, &tensors.k_bias, &tensors.v_bias}) {
@@ -110,6 +125,31 @@ LatentAttentionWeights load_latent_attention(WeightReader& reader, const ModelSp
   return weights;
 }
 
+GatedDeltaNetWeights load_gated_delta_net(WeightReader& reader, const ModelSpec& spec,
+                                          const GatedDeltaNetTensors& tensors,
+                                          device::HostArena& arena) {
+  const auto& shape = spec.gated_delta_net;
+  GatedDeltaNetWeights weights;
+  weights.in = kernels::PackedWeights(shape.row_dim(), spec.hidden_dim, &arena);
+  for (const PlacedMatrix& placed : tensors.in) {
+    reader.pack(placed.matrix, weights.in, placed.first_row);
+  }
+  const std::vector<float> conv = reader.read_vector(tensors.conv);  // [conv_dim, conv_kernel]
+  weights.conv.resize(conv.size());
+  for (std::int64_t i = 0; i < shape.conv_dim(); ++i) {
+    for (std::int64_t tap = 0; tap < shape.conv_kernel; ++tap) {
+      weights.conv[static_cast<std::size_t>(tap * shape.conv_dim() + i)] =
+          conv[static_cast<std::size_t>(i * shape.conv_kernel + tap)];
+    }
+  }
+  weights.a_log = reader.read_vector(tensors.a_log);
+  weights.dt_bias = reader.read_vector(tensors.dt_bias);
+  weights.norm = reader.read_vector(tensors.norm);
+  weights.out = kernels::PackedWeights(spec.hidden_dim, shape.value_dim(), &arena);
+  reader.pack(tensors.out, weights.out);
+  return weights;
+}
+
 AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
                                  const TensorMap& tensors, std::uint32_t layer,
                                  device::HostArena& arena) {
@@ -121,6 +161,10 @@ AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
       break;
     case AttentionKind::kLatent:
       weights.latent = load_latent_attention(reader, spec, tensors.latent_attention(layer), arena);
+      break;
+    case AttentionKind::kGatedDeltaNet:
+      weights.gated_delta_net =
+          load_gated_delta_net(reader, spec, tensors.gated_delta_net(layer), arena);
       break;
   }
   weights.post_norm = reader.read_vector(tensors.post_norm(layer));

@@ -83,7 +83,7 @@ void check_tensors(const std::shared_ptr<const Checkpoint>& checkpoint,
     source->require(tensor);
     known.insert(tensor.name);
   });
-  const std::string& prefix = architecture.tensors.layers;
+  const std::string& prefix = tensors.layers();
   for (auto at = checkpoint->tensors().lower_bound(prefix);
        at != checkpoint->tensors().end() && at->first.starts_with(prefix); ++at) {
     const std::string& name = at->first;
@@ -269,7 +269,10 @@ std::size_t AttentionWeights::num_bytes() const {
              num_bytes_of(full.q_norm) + num_bytes_of(full.k_norm) + full.out.num_bytes() +
              num_bytes_of(full.out_bias) + layer.router.weights.num_bytes() +
              num_bytes_of(layer.router.correction_bias) + num_bytes_of(layer.shared.expert) +
-             layer.shared.gate.num_bytes();
+             layer.shared.gate.num_bytes() + full.gate.num_bytes();
+    const auto& delta = layer.gated_delta_net;
+    total += delta.in.num_bytes() + num_bytes_of(delta.conv) + num_bytes_of(delta.a_log) +
+             num_bytes_of(delta.dt_bias) + num_bytes_of(delta.norm) + delta.out.num_bytes();
   }
   return total;
 }

@@ -112,10 +112,11 @@ double read_rope_score_factor(const HfConfig& config) {
   return factor * factor;
 }
 
-void read_rope(const HfConfig& config, double default_theta, ModelSpec& spec) {
+void read_rope(const HfConfig& config, double default_theta, double default_rotary_factor,
+               ModelSpec& spec) {
   RopeParams& rope = spec.rope;
   rope.theta = config.number_or("rope_theta", default_theta, 1.0, kLargestTheta);
-  double rotated = config.number_or("partial_rotary_factor", 1.0, 1e-6, 1.0);
+  double rotated = config.number_or("partial_rotary_factor", default_rotary_factor, 1e-6, 1.0);
   if (const auto parameters = config.section("rope_parameters")) {
     refuse_nesting(config, *parameters);
     rope.theta = parameters->number_or("rope_theta", rope.theta, 1.0, kLargestTheta);

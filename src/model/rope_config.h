@@ -10,7 +10,8 @@ namespace fastfd::model {
 /// `dynamic` (NTK by sequence length) changes all frequencies with every token beyond
 /// max_position_embeddings, which keys that are cached already can't follow; up to there, where
 /// FastFD stops, it is no scaling at all. Throws ModelError that lists the types there are.
-void read_rope(const HfConfig& config, double default_theta, ModelSpec& spec);
+void read_rope(const HfConfig& config, double default_theta, double default_rotary_factor,
+               ModelSpec& spec);
 
 /// What DeepSeek multiplies attention scores by beside their usual scale: the square of YaRN's
 /// temperature for `mscale_all_dim`, 1 without it or without scaling.

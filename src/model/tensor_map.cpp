@@ -35,7 +35,18 @@ MatrixRef MatrixRef::whole(std::string name, std::uint64_t rows, std::uint64_t c
 }
 
 TensorMap::TensorMap(const ModelSpec& spec, const TensorNames& names, const TensorSource& source)
-    : spec_(spec), names_(names), sparse_ffn_(names.sparse_ffn.front()) {
+    : spec_(spec),
+      names_(names),
+      source_(source),
+      decoder_(names.decoder.front()),
+      sparse_ffn_(names.sparse_ffn.front()) {
+  const auto decoder = std::find_if(
+      names.decoder.begin(), names.decoder.end(),
+      [&](const std::string& prefix) { return source.contains(prefix + names.embedding); });
+  if (decoder != names.decoder.end()) {
+    decoder_ = *decoder;
+  }
+  layers_ = decoder_ + names.layers;
   const auto layer = std::find_if(spec.layers.begin(), spec.layers.end(),
                                   [](const LayerSpec& l) { return l.ffn == FfnKind::kExperts; });
   if (layer == spec.layers.end()) {
@@ -52,7 +63,7 @@ TensorMap::TensorMap(const ModelSpec& spec, const TensorNames& names, const Tens
 }
 
 std::string TensorMap::in_layer(std::uint32_t layer, const std::string& name) const {
-  return fmt::format("{}{}.{}", names_.layers, layer, name);
+  return fmt::format("{}{}.{}", layers_, layer, name);
 }
 
 TensorShape TensorMap::norm(std::string name, std::uint64_t dim) const {
@@ -62,14 +73,16 @@ TensorShape TensorMap::norm(std::string name, std::uint64_t dim) const {
 }
 
 MatrixRef TensorMap::embedding() const {
-  return MatrixRef::whole(names_.embedding, spec_.vocab_size, spec_.hidden_dim);
+  return MatrixRef::whole(decoder_ + names_.embedding, spec_.vocab_size, spec_.hidden_dim);
 }
 
 MatrixRef TensorMap::lm_head() const {
   return MatrixRef::whole(names_.lm_head, spec_.vocab_size, spec_.hidden_dim);
 }
 
-TensorShape TensorMap::final_norm() const { return norm(names_.final_norm, spec_.hidden_dim); }
+TensorShape TensorMap::final_norm() const {
+  return norm(decoder_ + names_.final_norm, spec_.hidden_dim);
+}
 
 TensorShape TensorMap::input_norm(std::uint32_t layer) const {
   return norm(in_layer(layer, names_.input_norm), spec_.hidden_dim);
@@ -84,7 +97,8 @@ FullAttentionTensors TensorMap::full_attention(std::uint32_t layer) const {
   const std::uint64_t hidden = spec_.hidden_dim;
   const std::uint64_t q = spec_.q_dim();
   const std::uint64_t kv = spec_.kv_dim();
-  FullAttentionTensors tensors{.q = MatrixRef::whole(prefix + "q_proj.weight", q, hidden),
+  const std::uint64_t q_rows = spec_.has_output_gate ? 2 * q : q;
+  FullAttentionTensors tensors{.q = MatrixRef::whole(prefix + "q_proj.weight", q_rows, hidden),
                                .k = MatrixRef::whole(prefix + "k_proj.weight", kv, hidden),
                                .v = MatrixRef::whole(prefix + "v_proj.weight", kv, hidden),
                                .out = MatrixRef::whole(prefix + "o_proj.weight", hidden, q)};
@@ -92,6 +106,14 @@ FullAttentionTensors TensorMap::full_attention(std::uint32_t layer) const {
     tensors.q_bias = bias(prefix + "q_proj.bias", q);
     tensors.k_bias = bias(prefix + "k_proj.bias", kv);
     tensors.v_bias = bias(prefix + "v_proj.bias", kv);
+  }
+  for (std::uint64_t head = 0; spec_.has_output_gate && head < spec_.num_q_heads; ++head) {
+    MatrixRef rows = tensors.q;
+    rows.num_rows = spec_.head_dim;
+    rows.first_row = 2 * head * spec_.head_dim;
+    tensors.q_heads.push_back(rows);
+    rows.first_row += spec_.head_dim;
+    tensors.gate_heads.push_back(rows);
   }
   if (spec_.out_bias) {
     tensors.out_bias = bias(prefix + "o_proj.bias", hidden);
@@ -121,6 +143,74 @@ LatentAttentionTensors TensorMap::latent_attention(std::uint32_t layer) const {
     tensors.q_norm = norm(prefix + "q_a_layernorm.weight", latent.q_rank);
     tensors.q =
         MatrixRef::whole(prefix + "q_b_proj.weight", heads * latent.query_dim(), latent.q_rank);
+  }
+  return tensors;
+}
+
+/// Qwen3.5: a tensor for each kind of row, in the order of the fused projection.
+void TensorMap::place_separate(const std::string& prefix, std::vector<PlacedMatrix>& in) const {
+  const auto& shape = spec_.gated_delta_net;
+  std::uint64_t first_row = 0;
+  for (const auto& [name, num_rows] : {std::pair{"in_proj_qkv.weight", shape.conv_dim()},
+                                       std::pair{"in_proj_z.weight", shape.value_dim()},
+                                       std::pair{"in_proj_b.weight", shape.num_v_heads},
+                                       std::pair{"in_proj_a.weight", shape.num_v_heads}}) {
+    const auto rows = static_cast<std::uint64_t>(num_rows);
+    in.push_back({MatrixRef::whole(prefix + name, rows, spec_.hidden_dim), first_row});
+    first_row += rows;
+  }
+}
+
+/// Qwen3-Next: for every k head its rows of q, k, v and z, and in a second tensor of b and a.
+void TensorMap::place_by_k_head(const std::string& prefix, std::vector<PlacedMatrix>& in) const {
+  const auto& shape = spec_.gated_delta_net;
+  const auto unsigned_dim = [](std::int64_t dim) { return static_cast<std::uint64_t>(dim); };
+  const std::uint64_t heads = unsigned_dim(shape.num_k_heads);
+  const std::uint64_t k_rows = unsigned_dim(shape.k_head_dim);
+  const std::uint64_t v_rows = unsigned_dim(shape.value_dim()) / heads;
+  const std::uint64_t gates = unsigned_dim(shape.num_v_heads) / heads;
+  const std::uint64_t values = 2 * heads * k_rows;
+  const std::uint64_t z = unsigned_dim(shape.conv_dim());
+  const std::uint64_t b = z + unsigned_dim(shape.value_dim());
+  const auto place = [&](MatrixRef tensor, std::uint64_t head,
+                         std::initializer_list<std::pair<std::uint64_t, std::uint64_t>> parts) {
+    tensor.first_row = head * (tensor.num_rows / heads);
+    for (const auto& [base, num_rows] : parts) {
+      tensor.num_rows = num_rows;
+      in.push_back({tensor, base + head * num_rows});
+      tensor.first_row += num_rows;
+    }
+  };
+  const auto qkvz = MatrixRef::whole(prefix + "in_proj_qkvz.weight", 2 * heads * (k_rows + v_rows),
+                                     spec_.hidden_dim);
+  const auto ba =
+      MatrixRef::whole(prefix + "in_proj_ba.weight", 2 * heads * gates, spec_.hidden_dim);
+  for (std::uint64_t head = 0; head < heads; ++head) {
+    place(qkvz, head, {{0, k_rows}, {heads * k_rows, k_rows}, {values, v_rows}, {z, v_rows}});
+    place(ba, head, {{b, gates}, {b + heads * gates, gates}});
+  }
+}
+
+GatedDeltaNetTensors TensorMap::gated_delta_net(std::uint32_t layer) const {
+  const std::string prefix = in_layer(layer, names_.gated_delta_net);
+  const auto& shape = spec_.gated_delta_net;
+  const auto unsigned_dim = [](std::int64_t dim) { return static_cast<std::uint64_t>(dim); };
+  const std::uint64_t num_heads = unsigned_dim(shape.num_v_heads);
+  GatedDeltaNetTensors tensors{
+      .in = {},
+      .conv = {.name = prefix + "conv1d.weight",
+               .dims = {unsigned_dim(shape.conv_dim()), 1, unsigned_dim(shape.conv_kernel)}},
+      .a_log = bias(prefix + "A_log", num_heads),
+      .dt_bias = bias(prefix + "dt_bias", num_heads),
+      .norm = {.name = prefix + "norm.weight",
+               .dims = {unsigned_dim(shape.v_head_dim)},
+               .kind = TensorKind::kNorm},
+      .out = MatrixRef::whole(prefix + "out_proj.weight", spec_.hidden_dim,
+                              unsigned_dim(shape.value_dim()))};
+  if (source_.contains(prefix + "in_proj_qkvz.weight")) {
+    place_by_k_head(prefix, tensors.in);
+  } else {
+    place_separate(prefix, tensors.in);
   }
   return tensors;
 }
@@ -209,6 +299,17 @@ void visit_if(const std::optional<TensorShape>& tensor,
 }  // namespace
 
 void TensorMap::visit_attention(std::uint32_t layer, const Visit& visit) const {
+  if (spec_.layers[layer].attention == AttentionKind::kGatedDeltaNet) {
+    const GatedDeltaNetTensors tensors = gated_delta_net(layer);
+    for (const PlacedMatrix& placed : tensors.in) {
+      visit(placed.matrix.tensor);
+    }
+    for (const TensorShape* tensor :
+         {&tensors.conv, &tensors.a_log, &tensors.dt_bias, &tensors.norm, &tensors.out.tensor}) {
+      visit(*tensor);
+    }
+    return;
+  }
   if (spec_.layers[layer].attention == AttentionKind::kLatent) {
     const LatentAttentionTensors latent = latent_attention(layer);
     if (latent.q_down) {

@@ -31,6 +31,21 @@ struct FullAttentionTensors {
   MatrixRef q, k, v, out;
   std::optional<TensorShape> q_bias{}, k_bias{}, v_bias{}, out_bias{};
   std::optional<TensorShape> q_norm{}, k_norm{};
+  /// With an output gate, q is the tensor that holds for every head its rows of q, then those of
+  /// the gate: these.
+  std::vector<MatrixRef> q_heads{}, gate_heads{};
+};
+
+/// A matrix that becomes rows first_row .. of a fused one.
+struct PlacedMatrix {
+  MatrixRef matrix;
+  std::uint64_t first_row = 0;
+};
+
+struct GatedDeltaNetTensors {
+  std::vector<PlacedMatrix> in;  ///< of kernels::GatedDeltaNetShape's row
+  TensorShape conv, a_log, dt_bias, norm;
+  MatrixRef out;
 };
 
 struct LatentAttentionTensors {
@@ -59,6 +74,7 @@ class TensorMap {
   TensorShape post_norm(std::uint32_t layer) const;
   FullAttentionTensors full_attention(std::uint32_t layer) const;
   LatentAttentionTensors latent_attention(std::uint32_t layer) const;
+  GatedDeltaNetTensors gated_delta_net(std::uint32_t layer) const;
 
   // FfnKind::kExperts
   MatrixRef router(std::uint32_t layer) const;
@@ -70,12 +86,17 @@ class TensorMap {
   // FfnKind::kDense
   FfnTensors dense_ffn(std::uint32_t layer, DenseSlice slice) const;
 
+  /// What the names of all layers' tensors begin with.
+  const std::string& layers() const { return layers_; }
+
   /// Every tensor of the model, some more than once.
   void for_each(const std::function<void(const TensorShape&)>& visit) const;
 
  private:
   std::string in_layer(std::uint32_t layer, const std::string& name) const;
   TensorShape norm(std::string name, std::uint64_t dim) const;
+  void place_separate(const std::string& prefix, std::vector<PlacedMatrix>& in) const;
+  void place_by_k_head(const std::string& prefix, std::vector<PlacedMatrix>& in) const;
   FfnTensors stacked_expert(std::uint32_t layer, std::uint32_t expert) const;
   using Visit = std::function<void(const TensorShape&)>;
   void visit_layer(std::uint32_t layer, const Visit& visit) const;
@@ -83,6 +104,9 @@ class TensorMap {
 
   const ModelSpec& spec_;
   const TensorNames& names_;
+  const TensorSource& source_;
+  std::string decoder_;     // of names_.decoder, the one that is there
+  std::string layers_;      // in it
   std::string sparse_ffn_;  // of names_.sparse_ffn, the one that is there
   bool stacked_ = false;    // experts of a layer are one tensor
 };

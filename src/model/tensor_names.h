@@ -8,13 +8,16 @@ namespace fastfd::model {
 /// What an architecture calls its tensors. The defaults are what most use. Names of a layer follow
 /// `layers` and its number; names of an FFN follow its prefix.
 struct TensorNames {
-  std::string embedding = "model.embed_tokens.weight";
-  std::string final_norm = "model.norm.weight";
+  /// Where the decoder is: the first of these whose embedding the checkpoint has.
+  std::vector<std::string> decoder = {"model."};
+  std::string embedding = "embed_tokens.weight";  ///< of the decoder, as final_norm and layers
+  std::string final_norm = "norm.weight";
+  std::string layers = "layers.";
   std::string lm_head = "lm_head.weight";
-  std::string layers = "model.layers.";
   std::string input_norm = "input_layernorm.weight";
   std::string post_norm = "post_attention_layernorm.weight";
-  std::string attention = "self_attn.";  ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+  std::string attention = "self_attn.";          ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+  std::string gated_delta_net = "linear_attn.";  ///< in_proj_*, conv1d, A_log, dt_bias, norm, ...
 
   std::string dense_ffn = "mlp.";  ///< gate_proj, up_proj, down_proj
 

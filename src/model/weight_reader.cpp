@@ -7,6 +7,14 @@ namespace {
 
 constexpr std::uint64_t kBlockElements = std::uint64_t{1} << 20;
 
+std::uint64_t num_elements(const TensorShape& tensor) {
+  std::uint64_t count = 1;
+  for (const std::uint64_t dim : tensor.dims) {
+    count *= dim;
+  }
+  return count;
+}
+
 }  // namespace
 
 void WeightReader::note(const TensorShape& tensor, std::uint64_t num_bytes) {
@@ -21,17 +29,14 @@ void WeightReader::note(const TensorShape& tensor, std::uint64_t num_bytes) {
 
 void WeightReader::open(const MatrixRef& matrix) {
   const std::uint64_t num_bytes = source_.require(matrix.tensor);
-  std::uint64_t num_elements = 1;
-  for (const std::uint64_t dim : matrix.tensor.dims) {
-    num_elements *= dim;
-  }
+  const std::uint64_t all = num_elements(matrix.tensor);
   const std::uint64_t used = matrix.num_rows * matrix.num_cols;
-  note(matrix.tensor, used == num_elements ? num_bytes : num_bytes / num_elements * used);
+  note(matrix.tensor, used == all ? num_bytes : num_bytes / all * used);
 }
 
 std::vector<float> WeightReader::read_vector(const TensorShape& tensor) {
   note(tensor, source_.require(tensor));
-  std::vector<float> out(tensor.dims[0]);
+  std::vector<float> out(num_elements(tensor));
   source_.read(tensor, 0, out.size(), out.data());
   for (std::size_t i = 0; tensor.kind == TensorKind::kZeroCenteredNorm && i < out.size(); ++i) {
     out[i] += 1.0F;

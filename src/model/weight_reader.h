@@ -17,7 +17,7 @@ class WeightReader {
  public:
   WeightReader(const TensorSource& source, LoadReport* report) : source_(source), report_(report) {}
 
-  /// [tensor.dims[0]]; of a zero-centred norm 1 + w.
+  /// All elements; of a zero-centred norm 1 + w.
   std::vector<float> read_vector(const TensorShape& tensor);
   /// Empty if there is none.
   std::vector<float> read_vector(const std::optional<TensorShape>& tensor);

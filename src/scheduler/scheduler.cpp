@@ -18,7 +18,7 @@ void require(bool condition, const char* what) {
   }
 }
 
-const SchedulerOptions& validated(const SchedulerOptions& options) {
+SchedulerOptions validated(SchedulerOptions options) {
   require(options.num_attention_servers >= 1 && options.num_attention_servers <= kMaxServers,
           "num_attention_servers must be 1 to 64");
   require(options.page_size >= 1, "page_size must be at least 1");
@@ -29,6 +29,7 @@ const SchedulerOptions& validated(const SchedulerOptions& options) {
   require(options.max_queued_requests >= 1, "max_queued_requests must be at least 1");
   require(options.plan_ahead >= 1 && options.plan_ahead <= 3, "plan_ahead must be 1 to 3");
   require(options.microbatches <= kMaxLanes, "microbatches must be 0 (auto) or 1 to 4");
+  options.prefix_cache = options.prefix_cache && !options.recurrent_state;
   return options;
 }
 
@@ -88,8 +89,11 @@ Status Scheduler::Impl::refuse(const Request& request) const {
   return Status::ok();
 }
 
-/// Of whom the request is another choice, or nullptr.
+/// Of whom the request is another choice that can share the prompt's pages, or nullptr.
 Sequence* Scheduler::Impl::find_parent(const Request& request) const {
+  if (state.options.recurrent_state) {
+    return nullptr;
+  }
   const auto at = state.requests.find(request.fork_of);
   if (at == state.requests.end()) {
     return nullptr;

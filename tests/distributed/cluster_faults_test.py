@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from launched_cluster import (PATIENCE_S, Cluster, free_ports, logged_at,  # noq
 
 FASTFD = None
 MODEL = pathlib.Path("models/atlas-moe")
+HYBRID_MODEL = pathlib.Path("tests/reference/models/qwen3.5-moe")  # full attention and gated delta nets
 
 
 class Processes:
@@ -71,6 +73,24 @@ class Processes:
                 process.kill()
             process.wait()
         self.folder.cleanup()
+
+
+def kill_in_mid_stream(test, cluster, name, said):
+    """Kills a server while it works for a client, which must be told; returns when the cluster answers again."""
+    connection, response = open_stream(cluster.http)
+    with contextlib.closing(connection):
+        response.readline()
+        os.kill(cluster.children()[name], signal.SIGKILL)
+        text = response.read().decode()
+    test.assertIn('"error"', text[-2000:])
+    test.assertIn(said, text[-2000:])
+
+    def serves():
+        try:
+            return bool(cluster.chat()["choices"])
+        except OSError:
+            return False
+    wait_until(serves, "answer after the restart")
 
 
 class StartTest(unittest.TestCase):
@@ -221,28 +241,52 @@ class ServingTest(unittest.TestCase):
             self.assertEqual(answer["choices"][0]["message"]["content"], text, prompt["id"])
             self.assertEqual(answer["choices"][0]["finish_reason"], prompt["finish"])
 
-    def kill_in_mid_stream(self, name, said):
-        connection, response = open_stream(self.cluster.http)
-        with contextlib.closing(connection):
-            response.readline()
-            os.kill(self.cluster.children()[name], signal.SIGKILL)
-            text = response.read().decode()
-        self.assertIn('"error"', text[-2000:])
-        self.assertIn(said, text[-2000:])
-
-        def serves():
-            try:
-                return bool(self.cluster.chat()["choices"])
-            except OSError:
-                return False
-        wait_until(serves, "answer after the restart")
-
     def test_clients_of_a_lost_ffn_server_are_told_which(self):
-        self.kill_in_mid_stream("ffn-server 0", "FFN server 0")
+        kill_in_mid_stream(self, self.cluster, "ffn-server 0", "FFN server 0")
 
     def test_clients_of_a_lost_attention_server_are_told_which(self):
-        self.kill_in_mid_stream("attention-server 0", "attention server 0")
-        self.kill_in_mid_stream("attention-server 1", "attention server 1")
+        kill_in_mid_stream(self, self.cluster, "attention-server 0", "attention server 0")
+        kill_in_mid_stream(self, self.cluster, "attention-server 1", "attention server 1")
+
+
+class RecurrentStateTest(unittest.TestCase):
+    """A model with recurrent state: random, so that its answers mean nothing, but they must not change."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        folder = pathlib.Path(self.folder.name)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(MODEL / name, folder)
+        config = json.loads((HYBRID_MODEL / "config.json").read_text())
+        config |= {key: json.loads((MODEL / "config.json").read_text())[key]
+                   for key in ("vocab_size", "max_position_embeddings", "eos_token_id", "bos_token_id")}
+        (folder / "config.json").write_text(json.dumps(config))
+        cluster = folder / "cluster.yaml"
+        cluster.write_text(
+            f"model: {{path: {folder}, served_name: atlas-moe, load_format: dummy}}\n"
+            "attention: {servers: 1}\nffn: {servers: 2}\nscheduler: {max_sequences: 8, plan_ahead: 3}\n")
+        self.cluster = Cluster(FASTFD, config=str(cluster))
+        self.addCleanup(self.cluster.close)
+        self.cluster.wait_ready()
+
+    def answers(self):
+        texts = []
+        for prompt in ("Once upon a time", "The lighthouse", "A list of rivers and what they carry"):
+            status, answer = post(self.cluster.http, "/v1/completions", {
+                "model": "atlas-moe", "prompt": prompt, "temperature": 0, "max_tokens": 40,
+                "ignore_eos": True, "logprobs": 1})
+            self.assertEqual(status, 200, answer)
+            texts.append(answer["choices"][0]["logprobs"]["token_logprobs"])
+        return texts
+
+    def test_states_that_a_lost_ffn_server_left_behind_are_not_used(self):
+        before = self.answers()
+        self.assertNotEqual(before[0], before[1])
+        kill_in_mid_stream(self, self.cluster, "ffn-server 1", "FFN server 1")
+        self.assertEqual(self.answers(), before)
+        self.assertIn("the prefix cache is off", self.cluster.log_text())
+        self.assertIn("recurrent state up to", self.cluster.log_text())
 
 
 if __name__ == "__main__":

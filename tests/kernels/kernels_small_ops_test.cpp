@@ -10,6 +10,7 @@
 #include "kernels/norm/op.h"
 #include "kernels/rope/op.h"
 #include "kernels/router/op.h"
+#include "kernels/sigmoid_gate/op.h"
 #include "kernels/wait/work_clock.h"
 #include "kernels_support.h"
 
@@ -111,6 +112,22 @@ TEST_P(SmallOpsTest, CombineRefusesOtherFormats) {
                                  .y = nullptr},
                                 stream())
                 .code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_P(SmallOpsTest, SigmoidGateEqualsTheReference) {
+  for (const std::int64_t dim : {1, 21, 64, 4096}) {
+    const std::int64_t rows = 9;
+    const auto gate = random_floats(static_cast<std::size_t>(rows * dim), 6, 4.0F);
+    auto actual = random_floats(gate.size(), 7);
+    auto expected = actual;
+    SigmoidGateParams params{.num_rows = rows, .dim = dim, .gate = gate.data(), .y = actual.data()};
+    ASSERT_TRUE(launch_sigmoid_gate(params, stream()).is_ok());
+    params.y = expected.data();
+    reference_sigmoid_gate(params);
+    expect_near(actual, expected, 1e-6F, "dim " + std::to_string(dim));
+  }
+  EXPECT_EQ(launch_sigmoid_gate({.num_rows = 1, .dim = 0}, stream()).code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -475,8 +475,9 @@ void FakeCluster::execute(Server& server, ServerRank rank, const Work& work, Lan
   }
   for (const SlotOpen& open : plan.opens) {
     Slot& slot = server.slots[open.slot];
-    slot = {true, open.generation, open.prompt_len,   open.sampling, open.cached_pages,
-            0,    kNoToken,        open.output_tokens};
+    slot = {true,          open.generation,    open.prompt_len,
+            open.sampling, open.cached_pages,  0,
+            kNoToken,      open.output_tokens, 0};
     slot.next_position = static_cast<std::uint32_t>(open.cached_pages.size()) * options_.page_size;
     if (open.copy_page) {
       const PageCopy& copy = *open.copy_page;
@@ -528,6 +529,7 @@ SampledToken FakeCluster::feed(Server& server, SlotId slot_id, TokenId token, St
              target.writer->generation == slot.generation,
          "a page is written by a sequence that does not own it");
   target.cells[position % options_.page_size] = {true, token, step, lane};
+  slot.recurrent_state = mix(slot.recurrent_state, static_cast<std::uint64_t>(token));
   SampledToken sampled{slot_id, slot.generation, position + 1, kNoToken, 0.0F, {}};
   if (!sample_token) {
     return sampled;
@@ -538,6 +540,9 @@ SampledToken FakeCluster::feed(Server& server, SlotId slot_id, TokenId token, St
         server.pages[slot.pages[i / options_.page_size]].cells[i % options_.page_size];
     expect(cell.written, "a position is read that nobody wrote");
     hash = mix(hash, static_cast<std::uint64_t>(cell.token));
+  }
+  if (options_.recurrent_state) {
+    hash = slot.recurrent_state;
   }
   sampled.token = sample(hash, position + 1, slot.prompt_len, slot.sampling, slot.outputs);
   sampled.logprob = -static_cast<float>(sampled.token);

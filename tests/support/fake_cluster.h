@@ -2,8 +2,9 @@
 
 /// Attention servers that only keep books. They apply step plans exactly as step_plan.h says, in a
 /// random order between servers and lanes, and compute tokens by hashing everything that a sequence
-/// reads from its KV pages, so that a page written by the wrong sequence changes the tokens. Every
-/// plan is checked against PROTOCOL 1-3 when it is published; what breaks a rule is thrown.
+/// reads from its KV pages, so that a page written by the wrong sequence changes the tokens (with
+/// `recurrent_state`: everything that its slot was fed since it was opened). Every plan is checked
+/// against PROTOCOL 1-3 when it is published; what breaks a rule is thrown.
 
 #include <array>
 #include <cstdint>
@@ -102,6 +103,7 @@ class FakeCluster {
     std::uint32_t next_position = 0;
     TokenId last_token = kNoToken;
     std::vector<TokenId> outputs;  ///< only kept for penalties
+    std::uint64_t recurrent_state = 0;
   };
   struct Work {
     StepId step = 0;

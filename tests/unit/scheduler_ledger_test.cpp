@@ -237,6 +237,26 @@ TEST(SchedulerForks, SurviveTheEpochInWhichTheOtherFails) {
   EXPECT_EQ(h.tokens[2], FakeCluster::reference(second, 256).tokens);
 }
 
+TEST(SchedulerRecurrentState, EveryPromptIsComputedFromItsStart) {
+  SchedulerOptions options = Harness::small_options();
+  options.recurrent_state = true;
+  Harness h(options);
+  const Request first = Harness::request(1, 33, 6);
+  EXPECT_EQ(cached_pages_of(h, 1, first.prompt), 0U);
+  const Request choice = another_choice(2, first, 6);
+  ASSERT_TRUE(h.scheduler.submit(choice).is_ok());
+  const auto beside = h.plan();
+  ASSERT_EQ(opens_of(*beside).count(2), 1U) << "nothing to wait for";
+  EXPECT_FALSE(opens_of(*beside).at(2).copy_page);
+  EXPECT_EQ(pieces_of(*beside).at(0).second.start_position, 0U);
+  h.commit_all();
+  EXPECT_EQ(cached_pages_of(h, 3, first.prompt), 0U) << "committed, but without its state";
+  h.drain();
+  EXPECT_EQ(h.scheduler.stats().prompt_tokens_computed, 3U * 33U);
+  EXPECT_EQ(h.tokens[2], FakeCluster::reference(choice, 256).tokens);
+  EXPECT_EQ(h.free_pages(), 64U);
+}
+
 TEST(SchedulerPrefixCache, ASaltSeparatesTenants) {
   Harness h(Harness::small_options());
   const auto prompt = Harness::request(1, 33, 1).prompt;

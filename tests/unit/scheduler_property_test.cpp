@@ -267,6 +267,25 @@ SchedulerOptions random_options(std::uint64_t seed) {
 
 class SchedulerProperty : public ::testing::TestWithParam<int> {};
 
+TEST_P(SchedulerProperty, RecurrentStatesHoldExactlyTheirSequencesTokens) {
+  std::uint64_t preemptions = 0;
+  for (int i = 0; i < 20; ++i) {
+    const auto seed = static_cast<std::uint64_t>(2000 + GetParam() * 20 + i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SchedulerOptions options = random_options(seed);
+    options.recurrent_state = true;
+    Simulation simulation(options, seed, 40);
+    simulation.run();
+    if (HasFailure()) {
+      return;
+    }
+    preemptions += simulation.final_stats().preemptions;
+    EXPECT_EQ(simulation.final_stats().prompt_tokens_cached, 0U);
+    EXPECT_EQ(simulation.final_stats().pages_copied, 0U);
+  }
+  EXPECT_GT(preemptions, 0U);
+}
+
 TEST_P(SchedulerProperty, EveryRequestGetsItsTokensAndNothingLeaks) {
   constexpr int kSeedsPerCase = 60;
   std::uint64_t preemptions = 0;

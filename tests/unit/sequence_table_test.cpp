@@ -90,6 +90,25 @@ TEST_F(SequenceTableTest, ACopiedPageHoldsTheStartOfTheSlot) {
   EXPECT_TRUE(batch_.copies.empty()) << "nothing is copied twice";
 }
 
+TEST_F(SequenceTableTest, WithRecurrentStateEverySlotBeginsEmpty) {
+  auto shape = kShape;
+  shape.recurrent_state = true;
+  SequenceTable table(shape);
+  AttentionLanePlan cached = prefill(2, 1, {12}, {5});
+  cached.opens[0].cached_pages = {3};
+  cached.pieces[0].start_position = 4;
+  AttentionLanePlan copied = prefill(2, 1, {12}, {});
+  copied.opens[0].copy_page = PageCopy{.source = 3, .target = 4, .num_tokens = 2};
+  copied.pieces[0].start_position = 2;
+  for (const auto& plan : {cached, copied}) {
+    ASSERT_TRUE(SequenceTable(kShape).build(plan, batch_)) << "it is right without such state";
+    const Status status = table.build(plan, batch_);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_THAT(status.message(), HasSubstr("recurrent state"));
+  }
+  EXPECT_TRUE(table.build(prefill(2, 1, {10, 11}, {3}), batch_));
+}
+
 TEST_F(SequenceTableTest, LanesKeepTheirOwnRows) {
   ASSERT_TRUE(table_.build(prefill(0, 1, {1}, {0}, 0), batch_));
   sample(50);

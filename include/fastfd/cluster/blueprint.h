@@ -55,7 +55,9 @@ class Blueprint {
   void refuse_what_does_not_fit() const;
   void refuse_empty_slices() const;
   void refuse_what_gpus_lack() const;
-  std::size_t kv_cache_bytes() const;  ///< of one attention server
+  std::size_t kv_cache_bytes() const;         ///< of one attention server
+  std::size_t recurrent_state_bytes() const;  ///< likewise, of all its slots
+  std::uint32_t num_slots() const;            ///< likewise
   bool uses_graphs() const;
   DType dispatch_dtype() const;
 

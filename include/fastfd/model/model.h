@@ -35,6 +35,17 @@ struct FullAttentionWeights {
   std::vector<float> q_norm, k_norm;  ///< as kernels::QkNormRopeParams wants them, or empty
   kernels::PackedWeights out;         ///< [hidden_dim, q heads * head_dim]
   std::vector<float> out_bias;        ///< [hidden_dim] or empty
+  kernels::PackedWeights gate;        ///< [q heads * head_dim, hidden_dim] or empty
+};
+
+/// AttentionKind::kGatedDeltaNet; vectors as kernels::GatedDeltaNetParams wants them.
+struct GatedDeltaNetWeights {
+  kernels::PackedWeights in;   ///< [row_dim, hidden_dim]
+  std::vector<float> conv;     ///< [conv_kernel, conv_dim]
+  std::vector<float> a_log;    ///< [num_v_heads]
+  std::vector<float> dt_bias;  ///< [num_v_heads]
+  std::vector<float> norm;     ///< [v_head_dim]
+  kernels::PackedWeights out;  ///< [hidden_dim, value_dim]
 };
 
 /// AttentionKind::kLatent. kv_b_proj is cut by heads into what queries absorb and what turns sums
@@ -68,6 +79,7 @@ struct AttentionLayerWeights {
   std::vector<float> input_norm;  ///< [hidden_dim]
   FullAttentionWeights full;
   LatentAttentionWeights latent;
+  GatedDeltaNetWeights gated_delta_net;
   std::vector<float> post_norm;  ///< [hidden_dim]
   RouterWeights router;
   SharedExpertWeights shared;

@@ -4,6 +4,7 @@
 /// architecture fills it from config.json; nothing behind it asks for an architecture by name.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/ids.h"
 #include "fastfd/core/load_format.h"
+#include "kernels/gated_delta_net/op.h"
 #include "kernels/rope/op.h"
 #include "kernels/router/op.h"
 
@@ -31,8 +33,9 @@ struct LoadOptions {
 
 /// What mixes a layer's tokens.
 enum class AttentionKind : std::uint8_t {
-  kFull,    ///< grouped-query attention over all earlier tokens, which paged KV holds
-  kLatent,  ///< the same over paged rows that all heads share: multi-head latent attention
+  kFull,           ///< grouped-query attention over all earlier tokens, which paged KV holds
+  kGatedDeltaNet,  ///< linear attention over a recurrent state (kernels/gated_delta_net)
+  kLatent,         ///< the same over paged rows that all heads share: multi-head latent attention
 };
 
 /// Sizes of AttentionKind::kLatent (DeepSeek-V2, arXiv:2405.04434, 2.1).
@@ -82,10 +85,14 @@ struct ModelSpec {
   std::uint32_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
+  bool has_output_gate = false;  ///< sigmoid of a projection, element by element
   kernels::QkNorm qk_norm = kernels::QkNorm::kNone;
   kernels::RopeParams rope;  ///< kLatent too
 
   LatentSpec latent;  ///< AttentionKind::kLatent
+
+  // AttentionKind::kGatedDeltaNet
+  kernels::GatedDeltaNetShape gated_delta_net;
 
   // FfnKind::kDense
   std::uint32_t dense_intermediate_dim = 0;
@@ -124,6 +131,13 @@ struct ModelSpec {
   std::uint32_t kv_dim() const { return num_kv_heads * head_dim; }
   bool has_layer(FfnKind kind) const { return count(kind, num_layers) > 0; }
   std::uint32_t num_layers_of(AttentionKind kind) const { return count(kind, num_layers); }
+  /// Sequences have state that KV pages don't hold, which exists at their newest token only.
+  bool has_recurrent_state() const { return num_layers_of(AttentionKind::kGatedDeltaNet) > 0; }
+  /// Of one sequence, in all layers.
+  std::size_t recurrent_state_bytes() const {
+    return num_layers_of(AttentionKind::kGatedDeltaNet) *
+           static_cast<std::size_t>(gated_delta_net.state_floats()) * sizeof(float);
+  }
   /// Which of the layers of its own attention kind a layer is, from 0: of kFull layers, the KV
   /// cache's index.
   std::uint32_t index_of_kind(std::uint32_t layer) const {

@@ -25,6 +25,10 @@ struct SchedulerOptions {
   std::uint32_t microbatches = 0;  ///< lanes 1..4; 0: chosen by measured times
   bool overlapped = true;          ///< false: the plain loop, one step in flight
   bool prefix_cache = true;
+  /// The model keeps state of a sequence that its pages don't hold, and that exists at its newest
+  /// token only: nobody starts behind a prefix that another sequence computed, be it cached
+  /// (`prefix_cache` is off then) or of another choice of the same prompt.
+  bool recurrent_state = false;
   bool use_graphs = false;  ///< lanes of decode rows alone are replayed from captured graphs
   /// All participants of a lane get the bucket of the largest: where each runs the experts of all
   /// (co-located servers), its bucket says how many rows there can be.

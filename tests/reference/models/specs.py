@@ -152,6 +152,14 @@ SPECS = [
                                             "linear_attention"],
         rope_parameters=rope(1e7, partial_rotary_factor=0.25), **GATED_DELTA),
         keep_float32=("linear_attn.A_log", "linear_attn.norm.weight")),
+    # Rows of the delta net's projections lie by key head; no list of layer types but an interval.
+    Spec("qwen3-next", "Qwen3NextForCausalLM", small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_hidden_layers=4, intermediate_size=20,
+        num_experts=6, num_experts_per_tok=2, mlp_only_layers=[1], norm_topk_prob=True,
+        rope_parameters=rope(1e7, partial_rotary_factor=0.25), moe_intermediate_size=8,
+        shared_expert_intermediate_size=12, linear_num_key_heads=2, linear_num_value_heads=6,
+        linear_key_head_dim=6, linear_value_head_dim=8, linear_conv_kernel_dim=3), published_form=True,
+        published_keys={"layer_types": None, "full_attention_interval": 4}, keep_float32=("linear_attn.A_log",)),
     # As it is published: the text model is a part of one that sees.
     Spec("qwen3.5-moe-published", "Qwen3_5MoeForConditionalGeneration", {
         "text_config": small(
