@@ -124,11 +124,12 @@ fs::path find_cached_model(const std::string& model_id, bool needs_weights, std:
   const fs::path repository = cache / ("models--" + name);
   const std::string download = fmt::format("`hf download {}`", model_id);
   std::error_code error;
-  if (fs::is_directory(model_id.substr(0, model_id.find('/')), error)) {
+  const bool is_cached = !cache.empty() && fs::is_directory(repository, error);
+  if (!is_cached && fs::is_directory(model_id.substr(0, model_id.find('/')), error)) {
     problem = fmt::format("no folder {}; give the path of a Hugging Face model folder", model_id);
     return {};  // a path in the working directory was meant, not an organisation's model
   }
-  if (cache.empty() || !fs::is_directory(repository, error)) {
+  if (!is_cached) {
     problem = fmt::format(
         "no folder {0}, and the Hugging Face cache{1} has no such model; download it with {2}, or "
         "give the path of a model folder",

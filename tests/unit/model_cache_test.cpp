@@ -117,6 +117,18 @@ TEST_F(ModelCacheTest, AnIdIsTheSnapshotOfItsMainRevision) {
   EXPECT_EQ(served.model.served_name, "Test/Atlas-1");
 }
 
+TEST_F(ModelCacheTest, AFolderOfTheOrganisationsNameHidesNoCachedModel) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(folder_ / "work" / "Test");
+  fs::current_path(folder_ / "work");
+  const std::string cached = error();
+  fs::remove_all(repository_);
+  const std::string missing = error();
+  fs::current_path(before);
+  EXPECT_EQ(cached, "no error");
+  EXPECT_THAT(missing, HasSubstr("no folder Test/Atlas-1; give the path of a Hugging Face model"));
+}
+
 TEST_F(ModelCacheTest, AModelThatIsNotThereComesWithItsDownloadCommand) {
   const auto said = [](const char* id) {
     try {
