@@ -22,8 +22,9 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
-      workers_(options.workers != nullptr ? options.workers
-                                          : device::WorkerPool::make_if_several(options.threads)),
+      workers_(options.workers != nullptr
+                   ? options.workers
+                   : device::WorkerPool::make_if_several(options.threads, options.worker_spin)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
       gated_delta_net_(options, spec),
       shared_expert_(options, spec) {

@@ -264,6 +264,13 @@ transport::WaitPolicy Blueprint::wait_policy() const {
   return {.spin_us = config_.transport.spin_us};
 }
 
+std::chrono::microseconds Blueprint::worker_spin() const {
+  // Operators of a layer follow each other within microseconds; a sleeper takes tens to wake.
+  constexpr std::chrono::microseconds kSpin{50};
+  const auto num_cores = config::HostFacts::detect().num_cores;
+  return config_.num_computing_threads() <= num_cores ? kSpin : std::chrono::microseconds{0};
+}
+
 attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank rank) const {
   const auto shape = window_shape();
   return {.rank = rank,
@@ -271,6 +278,7 @@ attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank
           .dispatch_dtype = shape.dispatch_dtype,
           .combine_dtype = shape.combine_dtype,
           .threads = config_.attention.threads,
+          .worker_spin = worker_spin(),
           .num_pages = config_.attention.kv_cache.pages,
           .page_size = config_.attention.kv_cache.page_size,
           .kv_dtype = config_.attention.kv_cache.dtype,
@@ -288,6 +296,7 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
           .dispatch_dtype = shape.dispatch_dtype,
           .combine_dtype = shape.combine_dtype,
           .threads = config_.ffn.threads,
+          .worker_spin = worker_spin(),
           .max_lane_rows = shape.max_lane_rows,
           .num_attention_servers = config_.attention.servers,
           .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0,

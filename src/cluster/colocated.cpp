@@ -79,7 +79,8 @@ ffn_server::FfnServerOptions ffn_options(const Blueprint& blueprint,
 ColocatedFfn::ColocatedFfn(const Blueprint& blueprint,
                            std::shared_ptr<const model::FfnWeights> weights)
     : workers_(device::WorkerPool::make_if_several(
-          std::max(blueprint.config().attention.threads, blueprint.config().ffn.threads))),
+          std::max(blueprint.config().attention.threads, blueprint.config().ffn.threads),
+          blueprint.worker_spin())),
       worker_(ffn_options(blueprint, workers_), blueprint.spec(), std::move(weights)) {}
 
 attention_server::AttentionServerOptions ColocatedFfn::share_workers(

@@ -394,6 +394,14 @@ ClusterConfig parse_cluster_text(const std::string& text, const std::string& sou
   return config;
 }
 
+std::uint64_t ClusterConfig::num_computing_threads() const {
+  if (is_colocated()) {
+    return std::uint64_t{attention.servers} * std::max(attention.threads, ffn.threads);
+  }
+  return std::uint64_t{attention.servers} * attention.threads +
+         std::uint64_t{ffn.servers} * ffn.threads;
+}
+
 ClusterConfig as_colocated(ClusterConfig config) {
   if (config.is_colocated()) {
     return config;

@@ -11,8 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Operators of a layer follow each other within microseconds; a sleeper costs ten to wake.
-constexpr std::chrono::microseconds kSpin{50};
 /// Between two looks at the clock, which take less than one: another thread had the core.
 constexpr std::chrono::microseconds kLostCore{20};
 /// Waits without spinning once a spinner lost its core: somebody needs it more.
@@ -29,6 +27,8 @@ void relax() {
 /// Bounded waiting for something that another thread does.
 class Spinner {
  public:
+  explicit Spinner(std::chrono::microseconds spin) : spin_(spin) {}
+
   /// True if `ready` came true; false if the caller should sleep.
   template <typename Ready>
   bool spin_until(const Ready& ready) {
@@ -41,7 +41,7 @@ class Spinner {
     }
     const Clock::time_point began = Clock::now();
     Clock::time_point last = began;
-    while (last - began < kSpin) {
+    while (last - began < spin_) {
       constexpr int kLooks = 16;
       for (int i = 0; i < kLooks; ++i) {
         if (ready()) {
@@ -60,6 +60,7 @@ class Spinner {
   }
 
  private:
+  std::chrono::microseconds spin_;
   int num_waits_to_skip_ = 0;
 };
 
@@ -71,9 +72,9 @@ struct WorkerPool::Impl {
   /// In `state`: workers may join the job. Below it, how many are at work on it.
   static constexpr std::uint32_t kOpen = 1U << 31;
 
-  explicit Impl(std::uint32_t num_threads) {
+  Impl(std::uint32_t num_threads, std::chrono::microseconds spin) : caller_spinner(spin) {
     for (std::uint32_t i = 1; i < num_threads; ++i) {
-      threads.emplace_back([this] { work(); });
+      threads.emplace_back([this, spin] { work(Spinner(spin)); });
     }
   }
 
@@ -86,8 +87,7 @@ struct WorkerPool::Impl {
     }
   }
 
-  void work() {
-    Spinner spinner;
+  void work(Spinner spinner) {
     std::uint32_t seen = 0;
     for (;;) {
       const auto has_changed = [&] { return generation.load(std::memory_order_acquire) != seen; };
@@ -157,12 +157,13 @@ struct WorkerPool::Impl {
   alignas(64) std::atomic<std::uint32_t> generation{0};  ///< counts jobs; workers sleep on it
 };
 
-WorkerPool::WorkerPool(std::uint32_t num_threads)
-    : impl_(std::make_unique<Impl>(std::max(1U, num_threads))) {}
+WorkerPool::WorkerPool(std::uint32_t num_threads, std::chrono::microseconds spin)
+    : impl_(std::make_unique<Impl>(std::max(1U, num_threads), spin)) {}
 WorkerPool::~WorkerPool() = default;
 
-std::shared_ptr<WorkerPool> WorkerPool::make_if_several(std::uint32_t num_threads) {
-  return num_threads > 1 ? std::make_shared<WorkerPool>(num_threads) : nullptr;
+std::shared_ptr<WorkerPool> WorkerPool::make_if_several(std::uint32_t num_threads,
+                                                        std::chrono::microseconds spin) {
+  return num_threads > 1 ? std::make_shared<WorkerPool>(num_threads, spin) : nullptr;
 }
 
 std::uint32_t WorkerPool::num_threads() const {

@@ -16,8 +16,9 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
       hidden_dim_(spec.hidden_dim),
       max_routes_per_row_(spec.max_routes_per_row()),
       weights_(std::move(weights)),
-      workers_(options.workers != nullptr ? options.workers
-                                          : device::WorkerPool::make_if_several(options.threads)),
+      workers_(options.workers != nullptr
+                   ? options.workers
+                   : device::WorkerPool::make_if_several(options.threads, options.worker_spin)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()} {
   const std::size_t max_tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   token_rows_.resize(max_tokens);

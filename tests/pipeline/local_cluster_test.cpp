@@ -131,6 +131,15 @@ TEST_F(LocalClusterTest, CoLocatedRolesGiveTheSame) {
   expect_golden(12);
 }
 
+TEST_F(LocalClusterTest, CoLocatedRolesThatShareTheirWorkersGiveTheSame) {
+  auto config = config::as_colocated(make_config(1, 1));
+  config.attention.threads = 2;
+  config.ffn.threads = 3;  // the rank has as many as the half with more
+  EXPECT_EQ(config.num_computing_threads(), 3U);
+  start(config);
+  expect_golden(12);
+}
+
 TEST_F(LocalClusterTest, SeveralThreadsAServerGiveTheSame) {
   auto config = make_config(1, 1);
   config.attention.threads = 2;

@@ -128,7 +128,7 @@ TEST(WorkerPool, EveryIndexRunsOnce) {
 
 // Jobs that follow at once meet workers that spin, jobs after a pause such as sleep.
 TEST(WorkerPool, EveryIndexRunsOnceWhateverTheWorkersDid) {
-  device::WorkerPool pool(4);
+  device::WorkerPool pool(4, std::chrono::microseconds(50));
   std::array<std::atomic<std::uint32_t>, 100> hits{};
   std::uint32_t num_jobs = 0;
   for (; num_jobs < 3000; ++num_jobs) {

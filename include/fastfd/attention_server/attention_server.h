@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -18,6 +19,7 @@ struct AttentionServerOptions {
   DType dispatch_dtype = DType::kBFloat16;
   DType combine_dtype = DType::kFloat32;
   std::uint32_t threads = 1;
+  std::chrono::microseconds worker_spin{0};  ///< see device::WorkerPool
   /// Shared with another loop on the same thread (co-located); nullptr: `threads` of its own.
   std::shared_ptr<device::WorkerPool> workers = nullptr;
   std::uint32_t num_pages = 2048;

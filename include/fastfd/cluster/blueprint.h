@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+
 #include "fastfd/attention_server/attention_server.h"
 #include "fastfd/config/cluster_config.h"
 #include "fastfd/control_plane/messages.h"
@@ -37,6 +39,9 @@ class Blueprint {
   scheduler::SchedulerOptions scheduler_options() const;
   transport::WindowShape window_shape() const;
   transport::WaitPolicy wait_policy() const;
+  /// How long threads of a server wait for each other before they sleep: not at all where all
+  /// servers' threads are more than the cores.
+  std::chrono::microseconds worker_spin() const;
   attention_server::AttentionServerOptions attention_options(ServerRank rank) const;
   ffn_server::FfnServerOptions ffn_options(ServerRank rank) const;
   control_plane::PlacementSpec placement() const;

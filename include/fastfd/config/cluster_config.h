@@ -180,6 +180,8 @@ struct ClusterConfig {
   /// Both pools are on GPUs; else both are on the CPU.
   bool on_gpus() const { return attention.device.is_cuda; }
   bool is_colocated() const { return topology == ClusterTopology::kColocated; }
+  /// Of all servers that compute at one time; the halves of a co-located rank share theirs.
+  std::uint64_t num_computing_threads() const;
   /// Rows of one attention server in one lane that windows are sized for.
   std::uint32_t max_lane_rows() const { return scheduler.max_batched_tokens; }
   friend bool operator==(const ClusterConfig&, const ClusterConfig&) = default;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,13 +18,15 @@ const char* to_string(Isa isa);
 Isa detect_isa();
 
 /// Threads that split one operator. The calling thread is worker 0, so a pool of one has no
-/// threads of its own. Workers spin for some 50 us after a job before they sleep, unless they lose
-/// their core while they do. Not re-entrant: one thread uses a pool at a time.
+/// threads of its own. Not re-entrant: one thread uses a pool at a time.
 class WorkerPool {
  public:
-  explicit WorkerPool(std::uint32_t num_threads);
+  /// Workers spin for `spin` after a job before they sleep, and the caller for the last of them,
+  /// unless they lose their core while they do. Where threads outnumber cores it should be 0.
+  explicit WorkerPool(std::uint32_t num_threads, std::chrono::microseconds spin = {});
   /// nullptr for one thread, which needs no pool.
-  static std::shared_ptr<WorkerPool> make_if_several(std::uint32_t num_threads);
+  static std::shared_ptr<WorkerPool> make_if_several(std::uint32_t num_threads,
+                                                     std::chrono::microseconds spin);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
