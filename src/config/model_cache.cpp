@@ -141,7 +141,7 @@ fs::path find_cached_model(const std::string& model_id, bool needs_weights, std:
   commit.erase(std::find_if(commit.begin(), commit.end(),
                             [](unsigned char c) { return std::isspace(c) != 0; }),
                commit.end());
-  const fs::path snapshot = repository / "snapshots" / commit;
+  fs::path snapshot = repository / "snapshots" / commit;
   if (!is_commit(commit) || !fs::is_directory(snapshot, error)) {
     problem = fmt::format(
         "{} is in the Hugging Face cache, but not as its main revision ({}); download it with {}, "
