@@ -76,15 +76,16 @@ TEST_F(DummyClusterTest, TheOfflineBenchRuns) {
 }
 
 TEST_F(DummyClusterTest, PagesHoldWhatTheLayersCache) {
-  config_.model.max_model_len = 1024;
   // Keys and values of 3 layers, 2 KV heads of 8.
   EXPECT_EQ(Blueprint(config_).kv_page_bytes(), 2U * 3 * 2 * 8 * 16 * sizeof(bf16));
   // A latent row and a rotated key for all 16 heads.
   config_.model.path = FASTFD_SOURCE_DIR "/configs/models/deepseek-v2-lite";
+  config_.model.max_model_len = 1024;
   const Blueprint blueprint(config_);
   EXPECT_EQ(blueprint.kv_page_bytes(), 27U * (512 + 64) * 16 * sizeof(bf16));
-  EXPECT_THAT(blueprint.describe_attention_memory(),
-              HasSubstr("64 pages x 16 tokens x (27 layers x (512 latent + 64 rotated)) x 2 bytes"));
+  EXPECT_THAT(
+      blueprint.describe_attention_memory(),
+      HasSubstr("64 pages x 16 tokens x (27 layers x (512 latent + 64 rotated)) x 2 bytes"));
 }
 
 TEST_F(DummyClusterTest, Fp8ExpertsOnTheCpuAreRefused) {
