@@ -123,6 +123,7 @@ class Lane {
                                                  .qkv = qkv_.data(),
                                                  .q = q_.data(),
                                                  .kv = kv(layer),
+                                                 .norm = kernels::QkNorm::kPerHead,
                                                  .q_norm_weight = norm,
                                                  .k_norm_weight = norm,
                                                  .cos = cos,

@@ -273,12 +273,16 @@ const char* find_problem(const DispatchParams& params) {
   if (router.num_experts == 0 || router.num_experts > kMaxExperts) {
     return "num_experts must be 1 .. 512";
   }
-  if (router.top_k == 0 || router.top_k > kMaxTopK || router.top_k > router.num_experts ||
-      router.top_k > params.window.dims.max_routes_per_row) {
-    return "top_k must be 1 .. 32, num_experts and the window's max_routes_per_row";
+  if (router.top_k == 0 || router.top_k > kMaxTopK || router.top_k > router.num_experts) {
+    return "top_k must be 1 .. 32 and num_experts";
   }
-  if (router.scoring == RouterScoring::kAll && router.top_k != router.num_experts) {
-    return "without a router top_k must be num_experts";
+  const std::uint32_t max_routes = params.window.dims.max_routes_per_row;
+  if (router.scoring == RouterScoring::kAll) {
+    if (router.top_k != router.num_experts || router.top_k > max_routes * params.num_servers) {
+      return "without a router top_k must be num_experts, at most max_routes_per_row a server";
+    }
+  } else if (router.top_k > max_routes) {
+    return "top_k must be at most the window's max_routes_per_row";
   }
   if (params.num_servers > kMaxServers || params.hop.lane >= kMaxLanes) {
     return "too many servers or no such lane";

@@ -27,7 +27,8 @@ enum class RouterScoring : std::uint8_t {
   kSoftmax,
   /// Score is sigmoid(logit); score + correction_bias chooses, the score itself weighs.
   kSigmoid,
-  /// No router: every row goes to every expert with weight 1 (slices of a dense FFN).
+  /// No router: every row goes to every expert with weight 1 (slices of a dense FFN). The placement
+  /// puts at most max_routes_per_row of them on a server.
   kAll,
 };
 

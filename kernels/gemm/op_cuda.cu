@@ -43,10 +43,15 @@ struct DenseArgs {
   void* c;
   std::int64_t ldc;
   GemmOutput output;
+  const float* bias;
 };
 
 __device__ void store_outputs(const DenseArgs& args, int row, int column, float4 sum) {
   const std::int64_t offset = row * args.ldc + column;
+  if (args.bias != nullptr) {
+    const float4 bias = *reinterpret_cast<const float4*>(args.bias + column);
+    sum = {sum.x + bias.x, sum.y + bias.y, sum.z + bias.z, sum.w + bias.w};
+  }
   if (args.output == GemmOutput::kBFloat16) {
     const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(sum.x, sum.y),
                                      __floats2bfloat162_rn(sum.z, sum.w)};
@@ -239,6 +244,7 @@ Status launch_shape(const GemmParams& params, cudaStream_t stream) {
   args.c = params.c;
   args.ldc = params.ldc;
   args.output = params.output;
+  args.bias = params.bias;
   const auto weight_tiles =
       static_cast<unsigned>((params.n + Shape::kTileOutputs - 1) / Shape::kTileOutputs);
   LaunchShape shape;

@@ -30,6 +30,7 @@ struct GemmParams {
   void* c = nullptr;              ///< [max_rows, n] bf16 or float by `output`, row stride ldc
   std::int64_t ldc = 0;
   GemmOutput output = GemmOutput::kBFloat16;
+  const float* bias = nullptr;  ///< [n], added before C is rounded; nullptr: none
 };
 
 /// Writes rows 0 .. num_rows - 1 of C and no others. Graph-capturable. The bucket chooses the tile

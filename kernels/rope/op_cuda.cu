@@ -60,6 +60,34 @@ __device__ Rotation rotation_of(const RopeKvWriteParams& params, std::int64_t po
   return {is_first ? i + half : i - half, params.cos[angle], is_first ? -sin : sin};
 }
 
+constexpr int kRmsThreads = 256;
+
+/// One block a row and projection: what QkNorm::kWhole multiplies by, without the weight.
+__global__ void __launch_bounds__(kRmsThreads) whole_rms_kernel(RopeKvWriteParams params) {
+  __shared__ float sums[kRmsThreads / kWarpSize];
+  const std::int64_t row = blockIdx.x;
+  if (row >= params.control->num_rows) {
+    return;
+  }
+  const bool is_key = blockIdx.y == 1;
+  const std::int64_t num_heads = params.num_q_heads + 2 * params.kv.num_kv_heads;
+  const std::int64_t first_head = is_key ? params.num_q_heads : 0;
+  const auto* x = reinterpret_cast<const __nv_bfloat162*>(
+      params.qkv + (row * num_heads + first_head) * params.kv.head_dim);
+  const std::int64_t dim =
+      (is_key ? params.kv.num_kv_heads : params.num_q_heads) * params.kv.head_dim;
+  float sum = 0.0F;
+  for (std::int64_t i = threadIdx.x; i < dim / 2; i += kRmsThreads) {
+    const float2 pair = __bfloat1622float2(x[i]);
+    sum += pair.x * pair.x + pair.y * pair.y;
+  }
+  sum = reduce_block<kRmsThreads>(sum, 0.0F, sums, Sum{});
+  if (threadIdx.x == 0) {
+    params.inverse_rms[2 * row + blockIdx.y] =
+        1.0F / sqrtf(sum / static_cast<float>(dim) + params.eps);
+  }
+}
+
 /// One warp a row and a few heads, in the order of the projection: queries, keys, values.
 template <int kHeadDim, int kHeadsPerWarp>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
@@ -115,10 +143,16 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
       values[j] = __bfloat1622float2(loaded[h][j]);
       sum += values[j].x * values[j].x + values[j].y * values[j].y;
     }
-    const float* weight = is_query ? params.q_norm_weight : params.k_norm_weight;
-    if (!is_value && weight != nullptr) {
-      sum = reduce_warp(sum, Sum{});
-      const float inverse = 1.0F / sqrtf(sum / kHeadDim + params.eps);
+    if (!is_value && params.norm != QkNorm::kNone) {
+      const float* weight = is_query ? params.q_norm_weight : params.k_norm_weight;
+      float inverse = 0.0F;
+      if (params.norm == QkNorm::kWhole) {
+        weight += (is_query ? head : head - num_q) * kHeadDim;
+        inverse = params.inverse_rms[2 * row + (is_query ? 0 : 1)];
+      } else {
+        sum = reduce_warp(sum, Sum{});
+        inverse = 1.0F / sqrtf(sum / kHeadDim + params.eps);
+      }
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
         const float2 w = reinterpret_cast<const float2*>(weight)[lane + j * kWarpSize];
@@ -173,6 +207,19 @@ Status launch_rope_kv_write(const RopeKvWriteParams& params, device::CudaStream 
             "rope: no kernel for heads of " + std::to_string(params.kv.head_dim) +
                 " with a rotary_dim of " + std::to_string(params.rotary_dim) + ", pages of " +
                 std::to_string(params.kv.page_size) + ", " + to_string(params.kv.dtype)};
+  }
+  if (params.norm != QkNorm::kNone &&
+      (params.q_norm_weight == nullptr || params.k_norm_weight == nullptr ||
+       (params.norm == QkNorm::kWhole && params.inverse_rms == nullptr))) {
+    return {StatusCode::kInvalidArgument,
+            "rope: a norm of q and k needs weights for both, one over whole projections scratch"};
+  }
+  if (params.norm == QkNorm::kWhole) {
+    const LaunchShape whole{.grid = dim3(static_cast<unsigned>(params.max_rows), 2),
+                            .block = dim3(kRmsThreads)};
+    if (Status status = launch(whole_rms_kernel, whole, stream, "whole_rms", params); !status) {
+      return status;
+    }
   }
   const std::int64_t num_heads = params.num_q_heads + 2 * params.kv.num_kv_heads;
   const int heads_per_warp = params.max_rows < kManyRows ? 1 : kManyHeads;

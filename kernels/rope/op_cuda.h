@@ -8,11 +8,12 @@
 #include "kernels/attention/paged_kv.h"
 #include "kernels/layout/lane_batch.h"
 #include "kernels/layout/lane_control.h"
+#include "kernels/rope/op.h"
 
 namespace fastfd::kernels::cuda {
 
-/// What stands between the QKV projection and attention, in one pass: RMSNorm of every query and
-/// key head (if there are weights), rotation of the first rotary_dim elements in the half-split
+/// What stands between the QKV projection and attention: RMSNorm of queries and keys, rotation of
+/// the first rotary_dim elements in the half-split
 /// ("NeoX") form, and the new keys and values stored into the pages.
 struct RopeKvWriteParams {
   std::int64_t max_rows = 0;  ///< the bucket
@@ -23,8 +24,10 @@ struct RopeKvWriteParams {
   const bf16* qkv = nullptr;  ///< [max_rows, (num_q_heads + 2 kv.num_kv_heads) * kv.head_dim]
   bf16* q = nullptr;          ///< [max_rows, num_q_heads * kv.head_dim]
   PagedKv kv;
-  const float* q_norm_weight = nullptr;  ///< [head_dim] or nullptr
-  const float* k_norm_weight = nullptr;  ///< [head_dim] or nullptr
+  QkNorm norm = QkNorm::kNone;
+  const float* q_norm_weight = nullptr;  ///< kPerHead: [head_dim]; kWhole: [q heads * head_dim]
+  const float* k_norm_weight = nullptr;  ///< kPerHead: [head_dim]; kWhole: [kv heads * head_dim]
+  float* inverse_rms = nullptr;          ///< kWhole: scratch [max_rows, 2], of q and of k
   /// RopeTable's contents (kernels/rope/op.h) in device memory.
   const float* cos = nullptr;  ///< [max_positions, rotary_dim / 2]
   const float* sin = nullptr;  ///< [max_positions, rotary_dim / 2]

@@ -88,6 +88,9 @@ class GpuLane {
   bf16* qkv() const { return qkv_.as<bf16>(); }
   bf16* q() const { return q_.as<bf16>(); }
   bf16* attention_out() const { return attention_out_.as<bf16>(); }
+  float* inverse_rms() const { return inverse_rms_.as<float>(); }
+  bf16* shared_gate_up() const { return shared_gate_up_.as<bf16>(); }
+  bf16* shared_hidden() const { return shared_hidden_.as<bf16>(); }
   std::int32_t* row_index() const { return row_index_.as<std::int32_t>(); }
   std::uint32_t* sent_rows() const { return sent_rows_.as<std::uint32_t>(); }
   float* partial_logits() const { return partial_logits_.as<float>(); }
@@ -137,6 +140,8 @@ class GpuLane {
   std::uint32_t current_ = 0;
   device::DeviceBuffer control_, rows_, spans_, samples_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
+  device::DeviceBuffer inverse_rms_;                     // of norms over whole projections
+  device::DeviceBuffer shared_gate_up_, shared_hidden_;  // of shared experts
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;
   device::DeviceBuffer times_;
   device::PinnedBuffer progress_word_;

@@ -16,6 +16,7 @@
 #include "kernels/norm/op_cuda.h"
 #include "kernels/rope/op.h"
 #include "kernels/rope/op_cuda.h"
+#include "kernels/swiglu/op_cuda.h"
 #include "kernels/wait/op_cuda.h"
 
 namespace fastfd::attention_server {
@@ -70,7 +71,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
       pages_per_slot_(pages_per_slot(options)),
       pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
                   spec.head_dim * dtype_bytes(options.kv_dtype)),
-      kv_(gpu.device(), 2 * spec.num_layers * pool_bytes_),
+      kv_(gpu.device(), 2 * spec.num_layers_of(model::AttentionKind::kFull) * pool_bytes_),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
       history_bytes_(history_bytes(options)) {
   const device::CudaDevice& device = gpu.device();
@@ -78,8 +79,8 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   for (const Array& array : arrays(options, spec)) {
     this->*array.buffer = DeviceBuffer(device, array.num_bytes);
   }
-  epoch_upload_ =
-      device::PinnedBuffer(device, placement_.num_bytes() + 2 * dispatch_windows_.num_bytes());
+  epoch_upload_ = device::PinnedBuffer(
+      device, placement_.num_bytes() + slices_.num_bytes() + 2 * dispatch_windows_.num_bytes());
   histories_ = device::PinnedBuffer(device, histories_on_device_.num_bytes());
   for (std::uint32_t i = 0; i < kNumHistories; ++i) {
     history_done_.emplace_back(device);
@@ -156,12 +157,20 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
   for (std::uint32_t expert = 0; expert < spec_.num_experts; ++expert) {
     targets[expert] = placement.target(expert, options_.rank);
   }
-  std::byte* send = epoch_upload_.data() + placement_.num_bytes();
+  std::byte* slices = epoch_upload_.data() + placement_.num_bytes();
+  const ExpertPlacement dense = placement.dense_slices();
+  for (std::uint32_t slice = 0; slice < options_.num_ffn_servers; ++slice) {
+    reinterpret_cast<ExpertPlacement::Target*>(slices)[slice] = dense.target(slice, options_.rank);
+  }
+  std::byte* send = slices + slices_.num_bytes();
   std::byte* receive = send + dispatch_windows_.num_bytes();
   std::memcpy(send, port.windows().send.data(), dispatch_windows_.num_bytes());
   std::memcpy(receive, port.windows().receive.data(), combine_windows_.num_bytes());
   const device::CudaStream stream = lanes_[0]->stream();
   auto status = copy_async(placement_.data(), targets, placement_.num_bytes(), stream);
+  if (status) {
+    status = copy_async(slices_.data(), slices, slices_.num_bytes(), stream);
+  }
   if (status) {
     status = copy_async(dispatch_windows_.data(), send, dispatch_windows_.num_bytes(), stream);
   }
@@ -181,8 +190,9 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
 }
 
 cuda::PagedKv GpuRunner::kv_of(std::uint32_t layer) const {
-  return {.keys = kv_.data() + 2 * std::size_t{layer} * pool_bytes_,
-          .values = kv_.data() + (2 * std::size_t{layer} + 1) * pool_bytes_,
+  const std::size_t index = spec_.index_of_kind(layer);
+  return {.keys = kv_.data() + 2 * index * pool_bytes_,
+          .values = kv_.data() + (2 * index + 1) * pool_bytes_,
           .dtype = options_.kv_dtype,
           .page_size = options_.page_size,
           .num_kv_heads = spec_.num_kv_heads,
@@ -209,7 +219,8 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
                                    .weights = weights.qkv,
                                    .c = lane.qkv(),
                                    .ldc = qkv_dim,
-                                   .output = cuda::GemmOutput::kBFloat16},
+                                   .output = cuda::GemmOutput::kBFloat16,
+                                   .bias = weights.qkv_bias},
                                   lane.stream());
   if (status) {
     status = cuda::launch_rope_kv_write({.max_rows = bucket,
@@ -220,8 +231,10 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
                                          .qkv = lane.qkv(),
                                          .q = lane.q(),
                                          .kv = kv,
+                                         .norm = spec_.qk_norm,
                                          .q_norm_weight = weights.q_norm,
                                          .k_norm_weight = weights.k_norm,
+                                         .inverse_rms = lane.inverse_rms(),
                                          .cos = rope_cos_.as<float>(),
                                          .sin = rope_sin_.as<float>(),
                                          .max_positions = options_.max_model_len,
@@ -260,6 +273,67 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
                                 .weights = weights.out,
                                 .c = lane.residual(),
                                 .ldc = hidden,
+                                .output = cuda::GemmOutput::kAddFloat32,
+                                .bias = weights.out_bias},
+                               lane.stream());
+  }
+  return status;
+}
+
+cuda::RouterParams GpuRunner::router_of(std::uint32_t layer) const {
+  if (spec_.layers[layer].ffn == model::FfnKind::kDense) {
+    return {.scoring = cuda::RouterScoring::kAll,
+            .num_experts = options_.num_ffn_servers,
+            .top_k = options_.num_ffn_servers};
+  }
+  const auto& weights = weights_->layers[layer];
+  const bool is_sigmoid = spec_.router.scoring == kernels::RouterScoring::kSigmoid;
+  return {.scoring = is_sigmoid ? cuda::RouterScoring::kSigmoid : cuda::RouterScoring::kSoftmax,
+          .num_experts = spec_.num_experts,
+          .top_k = spec_.experts_per_token,
+          .renormalize = spec_.router.renormalize,
+          .scaling_factor = spec_.router.scaling_factor,
+          .weights = weights.router,
+          .correction_bias = weights.correction_bias};
+}
+
+Status GpuRunner::run_shared_expert(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket) {
+  GpuLane& lane = *lanes_[lane_id];
+  const auto& weights = weights_->layers[layer];
+  const std::int64_t hidden = spec_.hidden_dim;
+  const std::int64_t intermediate = spec_.shared_intermediate_dim;
+  auto status = cuda::launch_gemm({.max_rows = bucket,
+                                   .num_rows = &lane.control()->num_rows,
+                                   .n = 2 * intermediate,
+                                   .k = hidden,
+                                   .a = lane.normed(),
+                                   .lda = hidden,
+                                   .weights = weights.shared_gate_up,
+                                   .c = lane.shared_gate_up(),
+                                   .ldc = 2 * intermediate,
+                                   .output = cuda::GemmOutput::kBFloat16},
+                                  lane.stream());
+  if (status) {
+    status = cuda::launch_swiglu({.max_rows = bucket,
+                                  .control = lane.control(),
+                                  .intermediate_dim = intermediate,
+                                  .gate_up = lane.shared_gate_up(),
+                                  .hidden = lane.shared_hidden(),
+                                  .input_dim = hidden,
+                                  .input = lane.normed(),
+                                  .weight_project = weights.shared_gate},
+                                 lane.stream());
+  }
+  if (status) {
+    status = cuda::launch_gemm({.max_rows = bucket,
+                                .num_rows = &lane.control()->num_rows,
+                                .n = hidden,
+                                .k = intermediate,
+                                .a = lane.shared_hidden(),
+                                .lda = intermediate,
+                                .weights = weights.shared_down,
+                                .c = lane.residual(),
+                                .ldc = hidden,
                                 .output = cuda::GemmOutput::kAddFloat32},
                                lane.stream());
   }
@@ -270,39 +344,41 @@ Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bu
   GpuLane& lane = *lanes_[lane_id];
   const auto& weights = weights_->layers[layer];
   const layout::LaneHop hop{.lane = lane_id, .layer = layer, .num_layers = spec_.num_layers};
-  const auto status = cuda::launch_dispatch(
+  const bool is_dense = spec_.layers[layer].ffn == model::FfnKind::kDense;
+  const bool has_shared = weights.shared_gate_up != nullptr;
+  auto status = cuda::launch_dispatch(
       {.control = lane.control(),
        .hop = hop,
        .max_rows = bucket,
        .hidden_dim = spec_.hidden_dim,
        .residual = lane.residual(),
        .norm = {.values = weights.post_norm, .dtype = DType::kFloat32, .eps = spec_.rms_eps},
-       .router = {.scoring = cuda::RouterScoring::kSoftmax,
-                  .num_experts = spec_.num_experts,
-                  .top_k = spec_.experts_per_token,
-                  .renormalize = spec_.router.renormalize,
-                  .weights = weights.router},
-       .placement = placement_.as<ExpertPlacement::Target>(),
+       .router = router_of(layer),
+       .placement = (is_dense ? slices_ : placement_).as<ExpertPlacement::Target>(),
        .windows = dispatch_windows_.as<std::byte*>(),
        .num_servers = options_.num_ffn_servers,
        .window = dispatch_layout_,
        .row = {spec_.hidden_dim, options_.dispatch_dtype},
        .row_index = lane.row_index(),
        .sent_rows = lane.sent_rows(),
+       .normed = has_shared ? lane.normed() : nullptr,
        .partial_logits = lane.partial_logits(),
        .counters = lane.counters(),
        .abort = abort_.as<layout::AbortState>()},
       lane.stream());
   if (status && experts_ != nullptr) {
-    return experts_->run({.hop = hop,
-                          .bucket = bucket,
-                          .control = lane.control(),
-                          .abort = abort_state(),
-                          .abort_word = abort_word(),
-                          .times = lane.times() + std::size_t{layer} * waits_per_layer(),
-                          .stream = lane.stream()});
+    status = experts_->run({.hop = hop,
+                            .bucket = bucket,
+                            .control = lane.control(),
+                            .abort = abort_state(),
+                            .abort_word = abort_word(),
+                            .times = lane.times() + std::size_t{layer} * waits_per_layer(),
+                            .stream = lane.stream()});
   }
-  return status && port_ != nullptr ? port_->send_dispatch(hop, bucket, lane.stream()) : status;
+  if (status && experts_ == nullptr && port_ != nullptr) {
+    status = port_->send_dispatch(hop, bucket, lane.stream());
+  }
+  return status && has_shared ? run_shared_expert(lane_id, layer, bucket) : status;
 }
 
 Status GpuRunner::receive(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket, bool sampled,

@@ -95,6 +95,9 @@ class GpuRunner {
   Status copy_page(GpuLane& lane, const PageCopy& copy);
   Status attend(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool has_pieces);
   Status dispatch(LaneId lane, std::uint32_t layer, std::uint32_t bucket);
+  kernels::cuda::RouterParams router_of(std::uint32_t layer) const;
+  /// The experts that every token visits, while the others are away.
+  Status run_shared_expert(LaneId lane, std::uint32_t layer, std::uint32_t bucket);
   Status receive(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool sampled,
                  std::uint32_t max_samples);
   Status sample(LaneId lane, std::uint32_t bucket, std::uint32_t max_samples);
@@ -120,8 +123,9 @@ class GpuRunner {
   device::DeviceBuffer token_counts_;  // uint32 [num_slots, vocab_size]
   device::DeviceBuffer rope_cos_, rope_sin_;
   device::DeviceBuffer placement_;  // ExpertPlacement::Target [num_experts]
+  device::DeviceBuffer slices_;     // of dense FFNs: ExpertPlacement::Target [num_ffn_servers]
   device::DeviceBuffer dispatch_windows_, combine_windows_;  // std::byte* [num_ffn_servers]
-  device::PinnedBuffer epoch_upload_;  // what begin_epoch writes into the three above
+  device::PinnedBuffer epoch_upload_;  // what begin_epoch writes into the four above
   device::DeviceBuffer abort_;         // layout::AbortState
   device::PinnedBuffer abort_word_;    // uint32
   device::DeviceBuffer timeout_ns_;

@@ -144,24 +144,27 @@ void Blueprint::refuse_what_gpus_lack() const {
   if (!config_.on_gpus()) {
     return;
   }
-  const auto refuse_if = [&](bool lacks, const char* what) {
+  constexpr std::uint32_t kTile = 128;
+  constexpr std::uint32_t kMostHidden = 8192;
+  const auto refuse_if = [&](bool lacks, const std::string& what) {
     if (lacks) {
-      throw config::ConfigError(
-          fmt::format("{}: attention.device: {} of {} are not there on GPUs yet; use device: cpu",
-                      config_.source.string(), what, spec_.architecture));
+      throw config::ConfigError(fmt::format(
+          "{}: attention.device: {} of {} can't be computed on GPUs; use device: cpu in both pools",
+          config_.source.string(), what, spec_.architecture));
     }
   };
   refuse_if(spec_.num_layers_of(model::AttentionKind::kLatent) > 0, "latent attention layers");
-  refuse_if(spec_.has_layer(model::FfnKind::kDense), "dense layers");
   refuse_if(spec_.has_recurrent_state(), "gated delta net layers");
   refuse_if(spec_.has_output_gate, "output gates of attention");
-  refuse_if(spec_.qkv_bias || spec_.out_bias, "biases of attention");
-  refuse_if(spec_.qk_norm == kernels::QkNorm::kWhole, "norms over whole projections");
   refuse_if(spec_.router.num_groups > 1, "groups of experts");
-  refuse_if(spec_.router.scoring != kernels::RouterScoring::kSoftmax || spec_.has_correction_bias,
-            "sigmoid routes");
-  refuse_if(spec_.router.scaling_factor != 1.0F, "scaled routes");
-  refuse_if(spec_.shared_intermediate_dim != 0, "shared experts");
+  refuse_if(spec_.hidden_dim % kTile != 0 || spec_.hidden_dim > kMostHidden,
+            fmt::format("hidden_size {} (multiples of {} up to {} can)", spec_.hidden_dim, kTile,
+                        kMostHidden));
+  refuse_if(spec_.head_dim != 64 && spec_.head_dim != 128 && spec_.head_dim != 256,
+            fmt::format("head_dim {} (64, 128 and 256 can)", spec_.head_dim));
+  refuse_if(
+      spec_.shared_intermediate_dim % 8 != 0,
+      fmt::format("shared experts {} wide (multiples of 8 can)", spec_.shared_intermediate_dim));
 }
 
 // Pages become resident as they are first used, so a pool that is too large would end the servers

@@ -60,13 +60,11 @@ device::MemoryDemand ffn_demand(const Blueprint& blueprint,
   const auto& config = blueprint.config();
   const auto windows = transport::window_bytes(blueprint.window_shape(), config.attention.servers,
                                                config.ffn.servers);
-  const auto num_experts =
-      static_cast<std::uint32_t>(blueprint.placement().make().experts_of(options.rank).size());
   device::MemoryDemand demand;
   demand.fraction = config.ffn.gpu.memory_fraction;
   demand.weights_bytes = weights_bytes;
-  demand.workspace_bytes =
-      ffn_server::GpuFfnServer::workspace_bytes(options, blueprint.spec(), num_experts);
+  demand.workspace_bytes = ffn_server::GpuFfnServer::workspace_bytes(options, blueprint.spec(),
+                                                                     blueprint.placement().make());
   demand.windows_bytes = windows_bytes(windows.dispatch_window, config.attention.servers);
   return demand;
 }

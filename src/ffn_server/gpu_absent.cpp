@@ -16,7 +16,7 @@ GpuFfnServer::GpuFfnServer(const FfnServerOptions& /*options*/, const model::Mod
 GpuFfnServer::~GpuFfnServer() = default;
 std::uint64_t GpuFfnServer::workspace_bytes(const FfnServerOptions& /*options*/,
                                             const model::ModelSpec& /*spec*/,
-                                            std::uint32_t /*num_experts*/) {
+                                            const ExpertPlacement& /*placement*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 void GpuFfnServer::begin_epoch(Epoch /*epoch*/, std::shared_ptr<transport::DevicePort> /*port*/) {}

@@ -45,7 +45,11 @@ GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, LaneId id, const FfnServerO
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
     done.emplace_back(device, device::EventOptions{.sleeps = true});
   }
-  for (const Array& array : arrays(options, spec, weights.num_experts)) {
+  std::vector<model::DeviceFfnDims> layers;
+  for (const model::DeviceFfnLayer& layer : weights.layers) {
+    layers.push_back(layer.dims);
+  }
+  for (const Array& array : arrays(options, spec, layers)) {
     this->*array.buffer = DeviceBuffer(device, array.num_bytes);
   }
 }
@@ -216,27 +220,27 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
 Status GpuFfnWorker::answer(const Lane& lane, const layout::LaneHop& hop, std::uint32_t bucket,
                             const HopState& state, device::CudaStream stream) {
   const auto tables = lane.tables();
-  const std::uint32_t max_routes =
-      bucket * std::min(spec_.experts_per_token, weights_->num_experts);
+  const model::DeviceFfnLayer& layer = weights_->layers[hop.layer];
+  const std::uint32_t max_routes = bucket * layer.dims.routes_per_token;
   auto status = cuda::launch_index({.control = state.control,
                                     .hop = hop,
                                     .ready = state.ready,
                                     .windows = dispatch_windows_.as<std::byte*>(),
                                     .num_peers = options_.num_attention_servers,
                                     .window = dispatch_layout_,
-                                    .num_experts = weights_->num_experts,
+                                    .num_experts = layer.dims.num_experts,
                                     .max_tokens = bucket,
                                     .max_routes = max_routes,
                                     .tables = tables,
                                     .abort = state.abort},
                                    stream);
   const cuda::ExpertFfnParams experts{
-      .num_experts = weights_->num_experts,
+      .num_experts = layer.dims.num_experts,
       .hidden_dim = spec_.hidden_dim,
-      .intermediate_dim = spec_.expert_intermediate_dim,
+      .intermediate_dim = layer.dims.intermediate_dim,
       .max_routes = max_routes,
       .routes = tables.expert_routes(),
-      .weights = weights_->layers[hop.layer],
+      .weights = layer.weights,
       .token_rows = lane.token_rows.as<const void*>(),
       .hidden = lane.hidden.data(),
       .hidden_scales = lane.hidden_scales.as<float>(),

@@ -29,7 +29,8 @@ class GpuFfnWorker {
 
   /// GPU memory beside the weights.
   static std::uint64_t workspace_bytes(const FfnServerOptions& options,
-                                       const model::ModelSpec& spec, std::uint32_t num_experts);
+                                       const model::ModelSpec& spec,
+                                       const ExpertPlacement& placement);
 
   /// What the server's waiting kernels read.
   std::uint32_t* abort_word() const { return abort_word_.as<std::uint32_t>(); }
@@ -114,7 +115,7 @@ class GpuFfnWorker {
     };
     /// All of a lane's memory on the GPU.
     static std::vector<Array> arrays(const FfnServerOptions& options, const model::ModelSpec& spec,
-                                     std::uint32_t num_experts);
+                                     const std::vector<model::DeviceFfnDims>& layers);
   };
 
   /// Routes' outputs are rounded before they are summed only if their sum is rounded as well.

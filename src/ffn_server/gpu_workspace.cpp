@@ -17,17 +17,24 @@ std::size_t bytes_of(std::size_t count) {
 
 }  // namespace
 
-std::vector<GpuFfnWorker::Lane::Array> GpuFfnWorker::Lane::arrays(const FfnServerOptions& options,
-                                                                  const model::ModelSpec& spec,
-                                                                  std::uint32_t num_experts) {
+std::vector<GpuFfnWorker::Lane::Array> GpuFfnWorker::Lane::arrays(
+    const FfnServerOptions& options, const model::ModelSpec& spec,
+    const std::vector<model::DeviceFfnDims>& layers) {
   const std::size_t tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
-  const std::size_t routes = tokens * std::min(spec.experts_per_token, num_experts);
-  const std::size_t hidden = routes * spec.expert_intermediate_dim;
+  std::size_t num_experts = 0;  // the most of any layer, each
+  std::size_t routes = 0;
+  std::size_t hidden = 0;
+  for (const model::DeviceFfnDims& layer : layers) {
+    const std::size_t layer_routes = tokens * layer.routes_per_token;
+    num_experts = std::max<std::size_t>(num_experts, layer.num_experts);
+    routes = std::max(routes, layer_routes);
+    hidden = std::max(hidden, layer_routes * layer.intermediate_dim);
+  }
   const bool is_fp8 = spec.expert_dtype == DType::kFloat8E4M3;
   return {{&Lane::control, bytes_of<layout::LaneControl>(1)},
           {&Lane::ready, bytes_of<std::uint32_t>(1)},
           {&Lane::ctas_done, bytes_of<std::uint32_t>(1)},
-          {&Lane::expert_begin, bytes_of<std::uint32_t>(std::size_t{num_experts} + 1)},
+          {&Lane::expert_begin, bytes_of<std::uint32_t>(num_experts + 1)},
           {&Lane::route_tokens, bytes_of<std::uint32_t>(routes)},
           {&Lane::route_weights, bytes_of<float>(routes)},
           {&Lane::num_tokens, bytes_of<std::uint32_t>(1)},
@@ -50,11 +57,15 @@ DType GpuFfnWorker::route_output_dtype(const FfnServerOptions& options) {
 
 std::uint64_t GpuFfnWorker::workspace_bytes(const FfnServerOptions& options,
                                             const model::ModelSpec& spec,
-                                            std::uint32_t num_experts) {
+                                            const ExpertPlacement& placement) {
   constexpr std::uint64_t kAlignment = 256;          // DeviceBuffer
   constexpr std::uint64_t kShared = 4 * kAlignment;  // abort state, wait limit, window tables
   std::uint64_t lane = 0;
-  for (const auto& array : Lane::arrays(options, spec, num_experts)) {
+  std::vector<model::DeviceFfnDims> layers;
+  for (const model::LayerSpec& layer : spec.layers) {
+    layers.push_back(model::DeviceFfnDims::of(spec, layer.ffn, placement, options.rank));
+  }
+  for (const auto& array : Lane::arrays(options, spec, layers)) {
     lane += (array.num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   return kMaxLanes * lane + kShared;
@@ -62,8 +73,8 @@ std::uint64_t GpuFfnWorker::workspace_bytes(const FfnServerOptions& options,
 
 std::uint64_t GpuFfnServer::workspace_bytes(const FfnServerOptions& options,
                                             const model::ModelSpec& spec,
-                                            std::uint32_t num_experts) {
-  return GpuFfnWorker::workspace_bytes(options, spec, num_experts);
+                                            const ExpertPlacement& placement) {
+  return GpuFfnWorker::workspace_bytes(options, spec, placement);
 }
 
 }  // namespace fastfd::ffn_server

@@ -1,7 +1,7 @@
 
 #include <fmt/format.h>
 
-#include <utility>
+#include <algorithm>
 
 #include "kernels/quantize/op.h"
 #include "model/loader.h"
@@ -10,6 +10,21 @@
 
 namespace fastfd::model {
 namespace {
+
+/// A shared expert's gate rows, then its up rows; its third matrix; its gate.
+void upload_shared_expert(MatrixUploader& matrices, DeviceUploader& uploader, const ModelSpec& spec,
+                          const TensorMap& tensors, std::uint32_t layer,
+                          DeviceAttentionLayer& weights) {
+  const FfnTensors ffn = tensors.shared_expert(layer);
+  bf16* gate_up =
+      uploader.reserve<bf16>(std::size_t{2} * spec.shared_intermediate_dim * spec.hidden_dim);
+  weights.shared_gate_up = gate_up;
+  matrices.into(matrices.into(gate_up, ffn.gate), ffn.up);
+  weights.shared_down = matrices.matrix(ffn.down);
+  if (const auto gate = tensors.shared_gate(layer)) {
+    weights.shared_gate = matrices.matrix(*gate);
+  }
+}
 
 DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uploader,
                                   const ModelSpec& spec, const TensorMap& tensors,
@@ -23,79 +38,91 @@ DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uplo
   qkv = matrices.into(qkv, attention.q);
   qkv = matrices.into(qkv, attention.k);
   matrices.into(qkv, attention.v);
+  weights.qkv_bias = matrices.vectors({attention.q_bias, attention.k_bias, attention.v_bias});
   weights.q_norm = matrices.vector(attention.q_norm);
   weights.k_norm = matrices.vector(attention.k_norm);
   weights.out = matrices.matrix(attention.out);
+  weights.out_bias = matrices.vector(attention.out_bias);
   weights.post_norm = matrices.vector(tensors.post_norm(layer));
-  weights.router = matrices.matrix(tensors.router(layer));
+  if (spec.layers[layer].ffn == FfnKind::kExperts) {
+    weights.router = matrices.matrix(tensors.router(layer));
+    weights.correction_bias = matrices.vector(tensors.correction_bias(layer));
+    if (spec.shared_intermediate_dim != 0) {
+      upload_shared_expert(matrices, uploader, spec, tensors, layer, weights);
+    }
+  }
   return weights;
 }
 
-/// An expert's gate rows, then its up rows, to `gate_up`, and the third matrix to `down`.
-void put_expert(MatrixUploader& matrices, const FfnTensors& expert, bf16* gate_up, bf16* down) {
-  bf16* up = matrices.into(gate_up, expert.gate);
-  matrices.into(up, expert.up);
-  matrices.into(down, expert.down);
+/// What one FFN server holds of a layer, in the order of its local experts.
+std::vector<FfnTensors> tensors_of(const ModelSpec& spec, const TensorMap& tensors,
+                                   const FfnShare& share, std::uint32_t layer) {
+  std::vector<FfnTensors> ffns;
+  if (spec.layers[layer].ffn == FfnKind::kExperts) {
+    for (const std::uint32_t expert : share.experts) {
+      ffns.push_back(tensors.expert(layer, expert));
+    }
+    return ffns;
+  }
+  for (const std::uint32_t slice : share.slices) {
+    ffns.push_back(tensors.dense_ffn(
+        layer, dense_slice(spec.dense_intermediate_dim, share.num_slices, slice)));
+  }
+  return ffns;
 }
 
-DeviceFfnLayer upload_experts(MatrixUploader& matrices, DeviceUploader& uploader,
-                              const ModelSpec& spec, const TensorMap& tensors,
-                              const std::vector<std::uint32_t>& experts, std::uint32_t layer) {
-  const std::size_t down_count = std::size_t{spec.hidden_dim} * spec.expert_intermediate_dim;
-  bf16* gate_up = uploader.reserve<bf16>(experts.size() * 2 * down_count);
-  bf16* down = uploader.reserve<bf16>(experts.size() * down_count);
-  const DeviceFfnLayer weights{.dtype = DType::kBFloat16, .gate_up = gate_up, .down = down};
-  for (const std::uint32_t expert : experts) {
-    put_expert(matrices, tensors.expert(layer, expert), gate_up, down);
-    gate_up += 2 * down_count;
-    down += down_count;
+kernels::cuda::ExpertWeights upload_experts(MatrixUploader& matrices, DeviceUploader& uploader,
+                                            std::uint64_t hidden, const DeviceFfnDims& dims,
+                                            const std::vector<FfnTensors>& experts) {
+  const std::uint64_t width = dims.intermediate_dim;
+  bf16* gate_up = uploader.reserve<bf16>(experts.size() * 2 * width * hidden);
+  bf16* down = uploader.reserve<bf16>(experts.size() * width * hidden);
+  const kernels::cuda::ExpertWeights weights{
+      .dtype = DType::kBFloat16, .gate_up = gate_up, .down = down};
+  for (const FfnTensors& expert : experts) {
+    gate_up = matrices.into(gate_up, expert.gate, width, hidden);
+    gate_up = matrices.into(gate_up, expert.up, width, hidden);
+    down = matrices.into(down, expert.down, hidden, width);
   }
   return weights;
 }
 
 /// `staging`: GPU memory for one matrix in bf16, all that is ever there of those not yet FP8.
-DeviceFfnLayer upload_fp8_experts(MatrixUploader& matrices, DeviceUploader& uploader,
-                                  const ModelSpec& spec, const TensorMap& tensors,
-                                  const std::vector<std::uint32_t>& experts, std::uint32_t layer,
-                                  bf16* staging) {
-  const std::uint64_t hidden = spec.hidden_dim;
-  const std::uint64_t intermediate = spec.expert_intermediate_dim;
-  const std::size_t count = hidden * intermediate;  // of each of an expert's three matrices
+kernels::cuda::ExpertWeights upload_fp8_experts(MatrixUploader& matrices, DeviceUploader& uploader,
+                                                std::uint64_t hidden, const DeviceFfnDims& dims,
+                                                const std::vector<FfnTensors>& experts,
+                                                bf16* staging) {
+  const std::uint64_t width = dims.intermediate_dim;
+  const std::size_t count = hidden * width;  // of each of an expert's three matrices
   const std::size_t scale_count = count / (kernels::kQuantizeBlock * kernels::kQuantizeBlock);
   auto* gate_up = uploader.reserve<std::uint8_t>(experts.size() * 2 * count);
   auto* down = uploader.reserve<std::uint8_t>(experts.size() * count);
   auto* gate_up_scales = uploader.reserve<float>(experts.size() * 2 * scale_count);
   auto* down_scales = uploader.reserve<float>(experts.size() * scale_count);
-  const DeviceFfnLayer weights{.dtype = DType::kFloat8E4M3,
-                               .gate_up = gate_up,
-                               .down = down,
-                               .gate_up_scales = gate_up_scales,
-                               .down_scales = down_scales};
-  for (const std::uint32_t expert : experts) {
-    const FfnTensors ffn = tensors.expert(layer, expert);
-    for (const MatrixRef* matrix : {&ffn.gate, &ffn.up}) {
-      matrices.into_fp8(*matrix, gate_up, gate_up_scales, staging);
+  const kernels::cuda::ExpertWeights weights{.dtype = DType::kFloat8E4M3,
+                                             .gate_up = gate_up,
+                                             .down = down,
+                                             .gate_up_scales = gate_up_scales,
+                                             .down_scales = down_scales};
+  for (const FfnTensors& expert : experts) {
+    for (const MatrixRef* matrix : {&expert.gate, &expert.up}) {
+      matrices.into_fp8(*matrix, width, hidden, gate_up, gate_up_scales, staging);
       gate_up += count;
       gate_up_scales += scale_count;
     }
-    matrices.into_fp8(ffn.down, down, down_scales, staging);
+    matrices.into_fp8(expert.down, hidden, width, down, down_scales, staging);
     down += count;
     down_scales += scale_count;
   }
   return weights;
 }
 
-/// Gate and up rows must not share a block.
 void require_whole_blocks(const ModelSpec& spec) {
-  for (const auto& [name, dim] :
-       {std::pair{"hidden_size", spec.hidden_dim},
-        std::pair{"moe_intermediate_size", spec.expert_intermediate_dim}}) {
-    if (dim % kernels::kQuantizeBlock != 0) {
-      throw ModelError(
-          fmt::format("config.json: {}: {} is no multiple of {}, so that the experts can't be "
-                      "FP8; use model.quantization: none",
-                      name, dim, kernels::kQuantizeBlock));
-    }
+  if (spec.hidden_dim % kernels::kQuantizeBlock != 0) {
+    throw ModelError(
+        fmt::format("config.json: hidden_size: {} is no multiple of {}, so that the experts can't "
+                    "be FP8; use model.quantization: none",
+                    spec.hidden_dim, kernels::kQuantizeBlock));
   }
 }
 
@@ -118,27 +145,32 @@ DeviceAttentionWeights upload_attention(const TensorSource& source, const ModelS
 }
 
 DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
-                            const TensorMap& tensors, const FfnShare& share,
-                            const device::CudaDevice& device, LoadReport* report) {
+                            const TensorMap& tensors, const ExpertPlacement& placement,
+                            ServerRank ffn_rank, const device::CudaDevice& device,
+                            LoadReport* report) {
   DeviceUploader uploader(device);
   MatrixUploader matrices(source, report, uploader);
+  const FfnShare share = FfnShare::of(placement, ffn_rank);
+  const bool is_fp8 = spec.expert_dtype == DType::kFloat8E4M3;
+  std::uint32_t widest = 0;
   DeviceFfnWeights weights;
-  weights.num_experts = static_cast<std::uint32_t>(share.experts.size());
   weights.dtype = spec.expert_dtype;
-  if (weights.dtype == DType::kBFloat16) {
-    for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-      weights.layers.push_back(
-          upload_experts(matrices, uploader, spec, tensors, share.experts, layer));
-    }
-    weights.memory = uploader.take();
-    return weights;
+  for (const LayerSpec& layer : spec.layers) {
+    const auto dims = DeviceFfnDims::of(spec, layer.ffn, placement, ffn_rank);
+    weights.layers.push_back({.dims = dims, .weights = {}});
+    widest = std::max(widest, dims.intermediate_dim);
   }
-  require_whole_blocks(spec);
+  if (is_fp8) {
+    require_whole_blocks(spec);
+  }
   const device::DeviceBuffer staging(
-      device, std::size_t{spec.expert_intermediate_dim} * spec.hidden_dim * sizeof(bf16));
+      device, is_fp8 ? std::size_t{widest} * spec.hidden_dim * sizeof(bf16) : sizeof(bf16));
   for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-    weights.layers.push_back(upload_fp8_experts(matrices, uploader, spec, tensors, share.experts,
-                                                layer, staging.as<bf16>()));
+    DeviceFfnLayer& to = weights.layers[layer];
+    const auto experts = tensors_of(spec, tensors, share, layer);
+    to.weights = is_fp8 ? upload_fp8_experts(matrices, uploader, spec.hidden_dim, to.dims, experts,
+                                             staging.as<bf16>())
+                        : upload_experts(matrices, uploader, spec.hidden_dim, to.dims, experts);
   }
   weights.memory = uploader.take();  // and nothing reads the staging area any more
   return weights;

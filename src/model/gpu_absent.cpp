@@ -11,8 +11,9 @@ DeviceAttentionWeights upload_attention(const TensorSource& /*source*/, const Mo
 }
 
 DeviceFfnWeights upload_ffn(const TensorSource& /*source*/, const ModelSpec& /*spec*/,
-                            const TensorMap& /*tensors*/, const FfnShare& /*share*/,
-                            const device::CudaDevice& /*device*/, LoadReport* /*report*/) {
+                            const TensorMap& /*tensors*/, const ExpertPlacement& /*placement*/,
+                            ServerRank /*ffn_rank*/, const device::CudaDevice& /*device*/,
+                            LoadReport* /*report*/) {
   throw device::DeviceError(device::cuda_availability().message());
 }
 

@@ -33,7 +33,8 @@ DeviceAttentionWeights upload_attention(const TensorSource& source, const ModelS
                                         const TensorMap& tensors, const device::CudaDevice& device,
                                         LoadReport* report);
 DeviceFfnWeights upload_ffn(const TensorSource& source, const ModelSpec& spec,
-                            const TensorMap& tensors, const FfnShare& share,
-                            const device::CudaDevice& device, LoadReport* report);
+                            const TensorMap& tensors, const ExpertPlacement& placement,
+                            ServerRank ffn_rank, const device::CudaDevice& device,
+                            LoadReport* report);
 
 }  // namespace fastfd::model

@@ -1,5 +1,8 @@
 #include "model/matrix_uploader.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/quantize/op_cuda.h"
 #include "kernels/random_fill/op_cuda.h"
 
@@ -14,43 +17,75 @@ void require(const Status& status) {
 
 }  // namespace
 
-bf16* MatrixUploader::into(bf16* to, const MatrixRef& matrix) {
-  reader_.open(matrix);
-  return put(matrix, to);
-}
-
-bf16* MatrixUploader::put(const MatrixRef& matrix, bf16* to) {
-  const std::uint64_t count = matrix.num_rows * matrix.num_cols;
-  const bool has_whole_rows = matrix.num_cols == matrix.tensor_cols();
-  auto recipe = source_.recipe(matrix.tensor);
-  if (recipe && has_whole_rows) {
-    recipe->first = matrix.first_row * matrix.num_cols;
-    recipe->count = count;
-    recipe->out = to;
-    require(kernels::cuda::launch_random_fill(*recipe, uploader_.stream()));
-  } else {
-    host_.resize(count);
-    reader_.read_rows(matrix, 0, matrix.num_rows, host_.data());
-    uploader_.copy(to, host_.data(), count);
+const float* MatrixUploader::vectors(std::initializer_list<std::optional<TensorShape>> tensors) {
+  std::vector<float> values;
+  for (const auto& tensor : tensors) {
+    const auto part = reader_.read_vector(tensor);
+    values.insert(values.end(), part.begin(), part.end());
   }
-  return to + count;
+  return values.empty() ? nullptr : uploader_.put(values);
 }
 
-void MatrixUploader::into_fp8(const MatrixRef& matrix, std::uint8_t* e4m3, float* scales,
-                              bf16* staging) {
+bf16* MatrixUploader::into(bf16* to, const MatrixRef& matrix, std::uint64_t rows,
+                           std::uint64_t cols) {
+  reader_.open(matrix);
+  put(matrix, to, rows, cols);
+  return to + rows * cols;
+}
+
+void MatrixUploader::put(const MatrixRef& matrix, bf16* to, std::uint64_t rows,
+                         std::uint64_t cols) {
+  const bool is_padded = rows != matrix.num_rows || cols != matrix.num_cols;
+  if (auto recipe = source_.recipe(matrix.tensor)) {
+    if (is_padded) {
+      require(device::fill_async(to, 0, rows * cols * sizeof(bf16), uploader_.stream()));
+    }
+    fill(*recipe, matrix, to, cols);
+    return;
+  }
+  host_.resize(matrix.num_rows * matrix.num_cols);
+  reader_.read_rows(matrix, 0, matrix.num_rows, host_.data());
+  if (is_padded) {
+    std::vector<bf16> padded(rows * cols, bf16{0});
+    for (std::uint64_t row = 0; row < matrix.num_rows; ++row) {
+      std::copy_n(host_.data() + row * matrix.num_cols, matrix.num_cols,
+                  padded.data() + row * cols);
+    }
+    host_ = std::move(padded);
+  }
+  uploader_.copy(to, host_.data(), host_.size());
+}
+
+/// `cols`: from row to row at `to`.
+void MatrixUploader::fill(kernels::RandomFillParams recipe, const MatrixRef& matrix, bf16* to,
+                          std::uint64_t cols) {
+  const std::uint64_t width = matrix.tensor_cols();
+  const bool at_once = matrix.num_cols == width && matrix.num_cols == cols;
+  const std::uint64_t step = at_once ? matrix.num_rows : 1;
+  for (std::uint64_t row = 0; row < matrix.num_rows; row += step) {
+    recipe.first = (matrix.first_row + row) * width + matrix.first_col;
+    recipe.count = step * matrix.num_cols;
+    recipe.out = to + row * cols;
+    require(kernels::cuda::launch_random_fill(recipe, uploader_.stream()));
+  }
+}
+
+void MatrixUploader::into_fp8(const MatrixRef& matrix, std::uint64_t rows, std::uint64_t cols,
+                              std::uint8_t* e4m3, float* scales, bf16* staging) {
   constexpr auto kBlock = static_cast<std::uint64_t>(kernels::kQuantizeBlock);
   reader_.open(matrix);
-  if (matrix.is_whole() && source_.is_fp8(matrix.tensor)) {
-    host_e4m3_.resize(matrix.num_rows * matrix.num_cols);
-    host_scales_.resize((matrix.num_rows / kBlock) * (matrix.num_cols / kBlock));
+  const bool is_whole = matrix.is_whole() && rows == matrix.num_rows && cols == matrix.num_cols;
+  if (is_whole && source_.is_fp8(matrix.tensor)) {
+    host_e4m3_.resize(rows * cols);
+    host_scales_.resize((rows / kBlock) * (cols / kBlock));
     source_.read_fp8(matrix.tensor, host_e4m3_.data(), host_scales_.data());
     uploader_.copy(e4m3, host_e4m3_.data(), host_e4m3_.size());
     uploader_.copy(scales, host_scales_.data(), host_scales_.size());
     return;
   }
-  put(matrix, staging);
-  require(kernels::cuda::launch_quantize({.rows = static_cast<std::int64_t>(matrix.num_rows),
-                                          .cols = static_cast<std::int64_t>(matrix.num_cols),
+  put(matrix, staging, rows, cols);
+  require(kernels::cuda::launch_quantize({.rows = static_cast<std::int64_t>(rows),
+                                          .cols = static_cast<std::int64_t>(cols),
                                           .values = staging,
                                           .e4m3 = e4m3,
                                           .scales = scales},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -29,16 +30,26 @@ class MatrixUploader {
     into(to, matrix);
     return to;
   }
+  /// Vectors one behind the other; nullptr if there is none.
+  const float* vectors(std::initializer_list<std::optional<TensorShape>> tensors);
   /// Writes a matrix where there is room already (aligned to 16 bytes); returns the end.
-  bf16* into(bf16* to, const MatrixRef& matrix);
+  bf16* into(bf16* to, const MatrixRef& matrix) {
+    return into(to, matrix, matrix.num_rows, matrix.num_cols);
+  }
+  /// The same as the upper left part of a matrix of zeros [rows, cols], whole rows of 16 bytes.
+  bf16* into(bf16* to, const MatrixRef& matrix, std::uint64_t rows, std::uint64_t cols);
 
-  /// Puts a matrix, rows and columns multiples of 128, as e4m3 [rows, cols] and `scales`
-  /// [rows / 128, cols / 128]: the checkpoint's own bits if it is FP8 there, else quantised by the
-  /// GPU. `staging`: GPU memory for the matrix in bf16, free again for what is put next.
-  void into_fp8(const MatrixRef& matrix, std::uint8_t* e4m3, float* scales, bf16* staging);
+  /// Puts a matrix, padded with zeros to [rows, cols], multiples of 128, as e4m3 [rows, cols] and
+  /// `scales` [rows / 128, cols / 128]: the checkpoint's own bits if it is FP8 there in this size,
+  /// else quantised by the GPU. `staging`: GPU memory for the padded matrix in bf16, free again for
+  /// what is put next.
+  void into_fp8(const MatrixRef& matrix, std::uint64_t rows, std::uint64_t cols, std::uint8_t* e4m3,
+                float* scales, bf16* staging);
 
  private:
-  bf16* put(const MatrixRef& matrix, bf16* to);
+  void put(const MatrixRef& matrix, bf16* to, std::uint64_t rows, std::uint64_t cols);
+  void fill(kernels::RandomFillParams recipe, const MatrixRef& matrix, bf16* to,
+            std::uint64_t cols);
 
   const TensorSource& source_;
   WeightReader reader_;

@@ -241,8 +241,23 @@ DeviceFfnWeights upload_ffn_weights(const std::filesystem::path& model_dir, cons
                                     const device::CudaDevice& device, LoadReport* report) {
   require_placement(model_dir, spec, placement, ffn_rank);
   const OpenModel model(model_dir, spec);
-  return upload_ffn(model.source(), spec, model.tensors(), FfnShare::of(placement, ffn_rank),
-                    device, report);
+  return upload_ffn(model.source(), spec, model.tensors(), placement, ffn_rank, device, report);
+}
+
+DeviceFfnDims DeviceFfnDims::of(const ModelSpec& spec, FfnKind kind,
+                                const ExpertPlacement& placement, ServerRank ffn_rank) {
+  constexpr std::uint32_t kTile = 128;  // of the kernels
+  const FfnShare share = FfnShare::of(placement, ffn_rank);
+  const bool is_dense = kind == FfnKind::kDense;
+  const std::size_t num_experts = is_dense ? share.slices.size() : share.experts.size();
+  const std::uint32_t width =
+      is_dense ? share.slice_width(spec.dense_intermediate_dim) : spec.expert_intermediate_dim;
+  DeviceFfnDims dims;
+  dims.num_experts = static_cast<std::uint32_t>(num_experts);
+  dims.intermediate_dim = (width + kTile - 1) / kTile * kTile;
+  // Every attention server finds one slice here, whatever replicas there are.
+  dims.routes_per_token = is_dense ? 1 : std::min(spec.experts_per_token, dims.num_experts);
+  return dims;
 }
 
 std::size_t DeviceAttentionWeights::num_bytes() const { return num_bytes_of(memory); }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 #include <vector>
@@ -43,6 +44,13 @@ test::TinyCheckpointOptions qwen_shape() {
   shape.expert_intermediate_dim = 768;
   shape.max_positions = 512;
   return shape;
+}
+
+nlohmann::json config_of(const test::TinyCheckpointOptions& shape,
+                         const nlohmann::json& patch = nlohmann::json::object()) {
+  nlohmann::json config = nlohmann::json::parse(test::make_tiny_config(shape));
+  config.merge_patch(patch);
+  return config;
 }
 
 /// MiniMax-M2.5's rows, experts and query heads a KV head, in fewer of them.
@@ -135,9 +143,9 @@ Difference compare(const Answers& reference, const Answers& other) {
 
 class DummyModelTest : public ::testing::Test {
  protected:
-  void open(const test::TinyCheckpointOptions& shape) {
-    test::write_file(folder_.path() / "config.json", test::make_tiny_config(shape));
-    prompts_ = make_prompts(shape.vocab_size);
+  void open(const nlohmann::json& config) {
+    test::write_file(folder_.path() / "config.json", config.dump());
+    prompts_ = make_prompts(config["vocab_size"]);
   }
 
   config::ClusterConfig make_config() const {
@@ -248,12 +256,51 @@ class DummyModelTest : public ::testing::Test {
 };
 
 TEST_F(DummyModelTest, QwenShaped) {
-  open(qwen_shape());
+  open(config_of(qwen_shape()));
   compare_gpu_with_cpu();
 }
 
-TEST_F(DummyModelTest, MiniMaxDimensioned) {
-  open(minimax_shape());
+// Sigmoid routes with a bias, norms over whole projections, half of each head rotated.
+TEST_F(DummyModelTest, MiniMaxShaped) {
+  open(config_of(minimax_shape(), {{"architectures", {"MiniMaxM2ForCausalLM"}},
+                                   {"intermediate_size", minimax_shape().expert_intermediate_dim},
+                                   {"rotary_dim", 64},
+                                   {"scoring_func", "sigmoid"},
+                                   {"use_routing_bias", true}}));
+  compare_gpu_with_cpu();
+}
+
+// Few wide experts, no norms of queries and keys.
+TEST_F(DummyModelTest, MixtralShaped) {
+  open(config_of(qwen_shape(), {{"architectures", {"MixtralForCausalLM"}},
+                                {"num_experts", nullptr},
+                                {"num_local_experts", 5},
+                                {"num_experts_per_tok", 2},
+                                {"intermediate_size", 1792}}));
+  compare_gpu_with_cpu();
+}
+
+// Biases, and slices of hidden units that tiles of 128 don't divide.
+TEST_F(DummyModelTest, DenseWithBiases) {
+  open(config_of(qwen_shape(), {{"architectures", {"Qwen2ForCausalLM"}},
+                                {"num_experts", nullptr},
+                                {"intermediate_size", 3000},
+                                {"head_dim", 64},
+                                {"rope_scaling",
+                                 {{"rope_type", "llama3"},
+                                  {"factor", 8.0},
+                                  {"low_freq_factor", 1.0},
+                                  {"high_freq_factor", 4.0},
+                                  {"original_max_position_embeddings", 64}}}}));
+  compare_gpu_with_cpu();
+}
+
+// A shared expert with a gate on the attention server, and a dense layer among sparse ones.
+TEST_F(DummyModelTest, SharedExpertAndDenseLayer) {
+  open(config_of(qwen_shape(), {{"architectures", {"Qwen2MoeForCausalLM"}},
+                                {"intermediate_size", 2048},
+                                {"shared_expert_intermediate_size", 1000},
+                                {"mlp_only_layers", {1}}}));
   compare_gpu_with_cpu();
 }
 

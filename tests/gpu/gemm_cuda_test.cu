@@ -179,6 +179,25 @@ TEST(GemmCudaBatch, ARowsBitsDependOnNothingButItself) {
   }
 }
 
+TEST(GemmCudaBias, IsAddedToEveryRowThatIsWritten) {
+  constexpr Dims kDims{200, 328};
+  constexpr std::uint32_t kRows = 21;
+  Problem problem(kDims, 40);
+  DeviceArray<float> bias(static_cast<std::size_t>(kDims.n));
+  EXPECT_TRUE(fill_random(bias.data(), bias.size(), 9).is_ok());
+  problem.set_num_rows(kRows);
+  auto expected = problem.reference(kRows);
+  const auto values = bias.get();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] += values[i % values.size()];
+  }
+  DeviceArray<float> c(static_cast<std::size_t>(40 * problem.ldc()));
+  GemmParams params = problem.params(c.data(), GemmOutput::kFloat32);
+  params.bias = bias.data();
+  ASSERT_TRUE(launch_gemm(params, nullptr).is_ok());
+  EXPECT_LT(relative_error(problem.rows_of(c.get(), kRows), expected), 1e-5);
+}
+
 TEST(GemmCudaGraph, AReplayReadsTheRowCountFromTheDevice) {
   constexpr Dims kDims{512, 256};
   Problem problem(kDims, 100);

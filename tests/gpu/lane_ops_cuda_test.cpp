@@ -3,6 +3,7 @@
 #include "kernels/embedding/op_cuda.h"
 #include "kernels/norm/op.h"
 #include "kernels/norm/op_cuda.h"
+#include "kernels/swiglu/op_cuda.h"
 
 namespace fastfd::testing {
 namespace {
@@ -124,8 +125,60 @@ TEST(EmbeddingCudaTest, TakesNamedAndLastSampledTokens) {
   EXPECT_TRUE(std::isnan(actual[7 * kDim]));
 }
 
+TEST(SwigluCudaTest, GatesAndWeighsEveryRow) {
+  constexpr std::int64_t kRows = 5;
+  constexpr std::uint32_t kWritten = 3;
+  constexpr std::int64_t kInput = 264;
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  for (const std::int64_t dim : {8, 200, 2048, 4104}) {
+    const auto gate_up = to_bf16(random_floats(static_cast<std::size_t>(kRows * 2 * dim), 1, 2.0F));
+    const auto input = to_bf16(random_floats(kRows * kInput, 2));
+    const auto project = to_bf16(random_floats(kInput, 3, 0.1F));
+    const DeviceArray<bf16> device_gate_up(gate_up);
+    const DeviceArray<bf16> device_input(input);
+    const DeviceArray<bf16> device_project(project);
+    const auto control = control_of(kWritten);
+    for (const bool is_weighed : {false, true}) {
+      DeviceArray<bf16> hidden(static_cast<std::size_t>(kRows * dim));
+      ASSERT_TRUE(kernels::cuda::launch_swiglu(
+                      {.max_rows = kRows,
+                       .control = control.data(),
+                       .intermediate_dim = dim,
+                       .gate_up = device_gate_up.data(),
+                       .hidden = hidden.data(),
+                       .input_dim = kInput,
+                       .input = device_input.data(),
+                       .weight_project = is_weighed ? device_project.data() : nullptr},
+                      nullptr)
+                      .is_ok());
+      auto actual = to_floats(hidden.get());
+      std::vector<float> expected;
+      for (std::size_t row = 0; row < kWritten; ++row) {
+        double logit = 0.0;
+        for (std::size_t i = 0; i < kInput; ++i) {
+          logit += static_cast<double>(input[row * kInput + i].to_float()) * project[i].to_float();
+        }
+        const auto width = static_cast<std::size_t>(dim);
+        for (std::size_t i = 0; i < width; ++i) {
+          const double gate = gate_up[row * 2 * width + i].to_float();
+          const double up = gate_up[row * 2 * width + width + i].to_float();
+          const double weight = is_weighed ? sigmoid(logit) : 1.0;
+          expected.push_back(static_cast<float>(weight * gate * sigmoid(gate) * up));
+        }
+      }
+      for (std::size_t i = expected.size(); i < actual.size(); ++i) {
+        ASSERT_TRUE(std::isnan(actual[i])) << "a row past the batch was written";
+      }
+      actual.resize(expected.size());
+      EXPECT_LT(relative_error(actual, expected), 5e-3) << dim;
+    }
+  }
+}
+
 TEST(LaneOpsArgumentsTest, OddWidthsAreRefused) {
   EXPECT_EQ(kernels::cuda::launch_rms_norm({.max_rows = 1, .dim = 6}, nullptr).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(kernels::cuda::launch_swiglu({.max_rows = 1, .intermediate_dim = 12}, nullptr).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(
       kernels::cuda::launch_embedding({.max_rows = 1, .dim = 12, .vocab_size = 2}, nullptr).code(),

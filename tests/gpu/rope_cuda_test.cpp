@@ -5,10 +5,12 @@
 namespace fastfd::testing {
 namespace {
 
+using kernels::QkNorm;
+
 struct RopeCase {
   KvShape shape;
   std::int64_t rotary_dim;
-  bool has_norm;
+  QkNorm norm;
 };
 
 /// What one launch leaves behind.
@@ -39,13 +41,13 @@ class RopeRun {
   explicit RopeRun(const RopeCase& rope_case)
       : shape_(rope_case.shape),
         pages_(kNumSlots, kMaxPositions, shape_.page_size),
+        norm_(rope_case.norm),
         table_(kernels::RopeTable::make(kMaxPositions, {.rotary_dim = rope_case.rotary_dim})),
         rows_(make_rows()),
         qkv_(to_bf16(random_floats(rows_.size() * static_cast<std::size_t>(shape_.row_dim()), 5))) {
-    if (rope_case.has_norm) {
-      q_norm_ = random_floats(static_cast<std::size_t>(shape_.head_dim), 6);
-      k_norm_ = random_floats(static_cast<std::size_t>(shape_.head_dim), 7);
-    }
+    // Of one head each, or of all.
+    q_norm_ = random_floats(static_cast<std::size_t>(shape_.num_q_heads * shape_.head_dim), 6);
+    k_norm_ = random_floats(static_cast<std::size_t>(shape_.num_kv_heads * shape_.head_dim), 7);
   }
 
   /// Of a bucket of `max_rows`, which may be more rows than there are.
@@ -67,35 +69,38 @@ class RopeRun {
     const DeviceArray<float> sin(table_.sin);
     const DeviceArray<float> q_norm(q_norm_);
     const DeviceArray<float> k_norm(k_norm_);
+    DeviceArray<float> inverse_rms(static_cast<std::size_t>(2 * max_rows));
     DeviceArray<bf16> q(static_cast<std::size_t>(max_rows * shape_.out_dim()));
     DeviceArray<std::uint8_t> keys(pool_bytes());
     DeviceArray<std::uint8_t> values(pool_bytes());
-    const Status status = kernels::cuda::launch_rope_kv_write(
-        {.max_rows = max_rows,
-         .num_q_heads = shape_.num_q_heads,
-         .control = device_control.data(),
-         .abort = device_abort.data(),
-         .rows = device_rows.data(),
-         .qkv = device_qkv.data(),
-         .q = q.data(),
-         .kv = {.keys = keys.data(),
-                .values = values.data(),
-                .dtype = shape_.dtype,
-                .page_size = shape_.page_size,
-                .num_kv_heads = shape_.num_kv_heads,
-                .head_dim = shape_.head_dim,
-                .page_tables = tables.data(),
-                .pages_per_slot = pages_.pages_per_slot,
-                .key_scale = kKeyScale,
-                .value_scale = kValueScale},
-         .q_norm_weight = q_norm_.empty() ? nullptr : q_norm.data(),
-         .k_norm_weight = k_norm_.empty() ? nullptr : k_norm.data(),
-         .cos = cos.data(),
-         .sin = sin.data(),
-         .max_positions = kMaxPositions,
-         .rotary_dim = table_.rotary_dim,
-         .eps = 1e-6F},
-        nullptr);
+    const Status status =
+        kernels::cuda::launch_rope_kv_write({.max_rows = max_rows,
+                                             .num_q_heads = shape_.num_q_heads,
+                                             .control = device_control.data(),
+                                             .abort = device_abort.data(),
+                                             .rows = device_rows.data(),
+                                             .qkv = device_qkv.data(),
+                                             .q = q.data(),
+                                             .kv = {.keys = keys.data(),
+                                                    .values = values.data(),
+                                                    .dtype = shape_.dtype,
+                                                    .page_size = shape_.page_size,
+                                                    .num_kv_heads = shape_.num_kv_heads,
+                                                    .head_dim = shape_.head_dim,
+                                                    .page_tables = tables.data(),
+                                                    .pages_per_slot = pages_.pages_per_slot,
+                                                    .key_scale = kKeyScale,
+                                                    .value_scale = kValueScale},
+                                             .norm = norm_,
+                                             .q_norm_weight = q_norm.data(),
+                                             .k_norm_weight = k_norm.data(),
+                                             .inverse_rms = inverse_rms.data(),
+                                             .cos = cos.data(),
+                                             .sin = sin.data(),
+                                             .max_positions = kMaxPositions,
+                                             .rotary_dim = table_.rotary_dim,
+                                             .eps = 1e-6F},
+                                            nullptr);
     EXPECT_TRUE(status.is_ok()) << status.message();
     return {to_floats(q.get()), keys.get(), values.get()};
   }
@@ -107,18 +112,17 @@ class RopeRun {
     for (const layout::LaneRow& row : rows_) {
       positions.push_back(static_cast<std::int32_t>(row.position));
     }
-    kernels::reference_qk_norm_rope(
-        {.num_rows = static_cast<std::int64_t>(rows_.size()),
-         .num_q_heads = shape_.num_q_heads,
-         .num_kv_heads = shape_.num_kv_heads,
-         .head_dim = shape_.head_dim,
-         .qkv = qkv.data(),
-         .norm = q_norm_.empty() ? kernels::QkNorm::kNone : kernels::QkNorm::kPerHead,
-         .q_norm_weight = q_norm_.empty() ? nullptr : q_norm_.data(),
-         .k_norm_weight = k_norm_.empty() ? nullptr : k_norm_.data(),
-         .positions = positions.data(),
-         .table = &table_,
-         .eps = 1e-6F});
+    kernels::reference_qk_norm_rope({.num_rows = static_cast<std::int64_t>(rows_.size()),
+                                     .num_q_heads = shape_.num_q_heads,
+                                     .num_kv_heads = shape_.num_kv_heads,
+                                     .head_dim = shape_.head_dim,
+                                     .qkv = qkv.data(),
+                                     .norm = norm_,
+                                     .q_norm_weight = q_norm_.data(),
+                                     .k_norm_weight = k_norm_.data(),
+                                     .positions = positions.data(),
+                                     .table = &table_,
+                                     .eps = 1e-6F});
     return qkv;
   }
 
@@ -179,6 +183,7 @@ class RopeRun {
 
   KvShape shape_;
   ScatteredPages pages_;
+  QkNorm norm_;
   kernels::RopeTable table_;
   std::vector<layout::LaneRow> rows_;
   std::vector<bf16> qkv_;
@@ -188,11 +193,14 @@ class RopeRun {
 
 TEST(RopeCudaTest, EqualsTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat8E4M3}) {
-    for (const RopeCase& rope_case :
-         {RopeCase{{8, 2, 128, 16, dtype}, 128, true}, RopeCase{{8, 2, 128, 64, dtype}, 128, false},
-          RopeCase{{3, 3, 64, 16, dtype}, 64, true}, RopeCase{{7, 1, 64, 1, dtype}, 32, false},
-          RopeCase{{6, 2, 256, 16, dtype}, 64, true},
-          RopeCase{{2, 1, 256, 64, dtype}, 256, false}}) {
+    for (const RopeCase& rope_case : {RopeCase{{8, 2, 128, 16, dtype}, 128, QkNorm::kPerHead},
+                                      RopeCase{{8, 2, 128, 64, dtype}, 128, QkNorm::kNone},
+                                      RopeCase{{12, 2, 128, 16, dtype}, 64, QkNorm::kWhole},
+                                      RopeCase{{3, 3, 64, 16, dtype}, 64, QkNorm::kPerHead},
+                                      RopeCase{{5, 1, 64, 16, dtype}, 64, QkNorm::kWhole},
+                                      RopeCase{{7, 1, 64, 1, dtype}, 32, QkNorm::kNone},
+                                      RopeCase{{6, 2, 256, 16, dtype}, 64, QkNorm::kPerHead},
+                                      RopeCase{{2, 1, 256, 64, dtype}, 256, QkNorm::kNone}}) {
       const RopeRun run(rope_case);
       for (const std::int64_t num_rows : {0, 1, 32}) {
         for (const std::int64_t max_rows : {32, 300}) {
@@ -208,7 +216,7 @@ TEST(RopeCudaTest, EqualsTheReference) {
 }
 
 TEST(RopeCudaTest, AnAbortedEpochWritesNothing) {
-  const RopeRun run({{8, 2, 128, 16, DType::kBFloat16}, 128, true});
+  const RopeRun run({{8, 2, 128, 16, DType::kBFloat16}, 128, QkNorm::kPerHead});
   run.check(run.run(32, 32, true), 0);
 }
 

@@ -140,17 +140,18 @@ TEST_F(DummyExpertsTest, AreTheOnesOfTheCpuAndQuantisedAsTheReferenceDoes) {
   const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 1, device_);
   const auto fp8 = model::upload_ffn_weights(folder_.path(), load_spec(DType::kFloat8E4M3),
                                              placement_, 1, device_);
-  ASSERT_EQ(gpu.num_experts, 3U);
+  ASSERT_EQ(gpu.layers[0].dims.num_experts, 3U);
   ASSERT_EQ(gpu.dtype, DType::kBFloat16);
   ASSERT_EQ(fp8.dtype, DType::kFloat8E4M3);
   ASSERT_EQ(fp8.layers.size(), spec.num_layers);
   for (std::size_t layer = 0; layer < spec.num_layers; ++layer) {
     for (std::size_t expert = 0; expert < 3; ++expert) {
       SCOPED_TRACE(std::to_string(layer) + ", expert " + std::to_string(expert));
-      const auto down =
-          read_back(static_cast<const bf16*>(gpu.layers[layer].down) + expert * kDown, kDown);
+      const auto down = read_back(
+          static_cast<const bf16*>(gpu.layers[layer].weights.down) + expert * kDown, kDown);
       const auto gate_up = read_back(
-          static_cast<const bf16*>(gpu.layers[layer].gate_up) + expert * 2 * kDown, 2 * kDown);
+          static_cast<const bf16*>(gpu.layers[layer].weights.gate_up) + expert * 2 * kDown,
+          2 * kDown);
       const auto& packed = cpu.layers[layer].experts[expert];
       for (std::uint32_t row = 0; row < kHidden; ++row) {
         for (std::uint32_t col = 0; col < kIntermediate; ++col) {
@@ -165,11 +166,11 @@ TEST_F(DummyExpertsTest, AreTheOnesOfTheCpuAndQuantisedAsTheReferenceDoes) {
         }
       }
       expect_quantised(gate_up, 2 * kIntermediate, kHidden,
-                       static_cast<const std::uint8_t*>(fp8.layers[layer].gate_up),
-                       fp8.layers[layer].gate_up_scales, expert);
+                       static_cast<const std::uint8_t*>(fp8.layers[layer].weights.gate_up),
+                       fp8.layers[layer].weights.gate_up_scales, expert);
       expect_quantised(down, kHidden, kIntermediate,
-                       static_cast<const std::uint8_t*>(fp8.layers[layer].down),
-                       fp8.layers[layer].down_scales, expert);
+                       static_cast<const std::uint8_t*>(fp8.layers[layer].weights.down),
+                       fp8.layers[layer].weights.down_scales, expert);
     }
   }
 }
@@ -232,7 +233,7 @@ TEST_F(Fp8CheckpointTest, ExpertsAreUploadedBitForBit) {
   ASSERT_EQ(gpu.dtype, DType::kFloat8E4M3);
   ASSERT_EQ(gpu.layers.size(), options_.num_layers);
   for (std::size_t layer = 0; layer < gpu.layers.size(); ++layer) {
-    const auto& weights = gpu.layers[layer];
+    const auto& weights = gpu.layers[layer].weights;
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t expert = 3 + i;
       expect_bits(tensors, expert_name(layer, expert, "gate_proj"), weights.gate_up,
@@ -255,7 +256,7 @@ TEST_F(Fp8CheckpointTest, WhatIsNotFp8IsQuantisedBesideWhatIs) {
   write(tensors);
   const auto spec = model::load_model_spec(folder_.path(), {.expert_dtype = DType::kFloat8E4M3});
   const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 1, device_);
-  const auto& weights = gpu.layers[0];
+  const auto& weights = gpu.layers[0].weights;
   expect_bits(tensors, expert_name(0, 3, "down_proj"), weights.down, weights.down_scales, 0);
   expect_bits(tensors, expert_name(0, 5, "down_proj"), weights.down, weights.down_scales, 2);
   std::vector<bf16> values;
@@ -273,7 +274,8 @@ TEST_F(Fp8CheckpointTest, DequantisedOnTheGpuAsOnTheCpu) {
   const auto gpu = model::upload_ffn_weights(folder_.path(), spec, placement_, 0, device_);
   ASSERT_EQ(gpu.dtype, DType::kBFloat16);
   const std::size_t count = std::size_t{384} * 256;
-  const auto down = read_back(static_cast<const bf16*>(gpu.layers[1].down) + 2 * count, count);
+  const auto down =
+      read_back(static_cast<const bf16*>(gpu.layers[1].weights.down) + 2 * count, count);
   for (std::size_t i = 0; i < count; ++i) {
     ASSERT_EQ(down[i], cpu.layers[1].experts[2].down.at(static_cast<std::int64_t>(i / 256),
                                                         static_cast<std::int64_t>(i % 256)));

@@ -21,10 +21,11 @@ class GpuFfnServer final : public ServerLoop {
                FailureSink on_failure);
   ~GpuFfnServer() override;
 
-  /// GPU memory that a server of these options with `num_experts` of its own takes beside its
+  /// GPU memory that a server of these options and this placement takes beside its
   /// weights. Throws DeviceError in a build without CUDA.
   static std::uint64_t workspace_bytes(const FfnServerOptions& options,
-                                       const model::ModelSpec& spec, std::uint32_t num_experts);
+                                       const model::ModelSpec& spec,
+                                       const ExpertPlacement& placement);
 
   GpuFfnServer(const GpuFfnServer&) = delete;
   GpuFfnServer& operator=(const GpuFfnServer&) = delete;

@@ -15,14 +15,21 @@
 
 namespace fastfd::model {
 
+/// What a layer does not have is nullptr.
 struct DeviceAttentionLayer {
   const float* input_norm = nullptr;  ///< [hidden_dim]
-  const bf16* qkv = nullptr;          ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v rows
-  const float* q_norm = nullptr;      ///< [head_dim] or nullptr
-  const float* k_norm = nullptr;      ///< [head_dim] or nullptr
-  const bf16* out = nullptr;          ///< [hidden_dim, q heads * head_dim]
-  const float* post_norm = nullptr;   ///< [hidden_dim]
-  const bf16* router = nullptr;       ///< [num_experts, hidden_dim]
+  const bf16* qkv = nullptr;          ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v
+  const float* qkv_bias = nullptr;    ///< [(q + 2 kv heads) * head_dim]
+  const float* q_norm = nullptr;      ///< as RopeKvWriteParams wants them
+  const float* k_norm = nullptr;
+  const bf16* out = nullptr;               ///< [hidden_dim, q heads * head_dim]
+  const float* out_bias = nullptr;         ///< [hidden_dim]
+  const float* post_norm = nullptr;        ///< [hidden_dim]
+  const bf16* router = nullptr;            ///< [num_experts, hidden_dim]
+  const float* correction_bias = nullptr;  ///< [num_experts]
+  const bf16* shared_gate_up = nullptr;    ///< [2 * shared_intermediate_dim, hidden_dim]
+  const bf16* shared_down = nullptr;       ///< [hidden_dim, shared_intermediate_dim]
+  const bf16* shared_gate = nullptr;       ///< [hidden_dim]
 };
 
 struct DeviceAttentionWeights {
@@ -34,11 +41,24 @@ struct DeviceAttentionWeights {
   std::size_t num_bytes() const;
 };
 
-/// The local experts of a layer, ascending global id.
-using DeviceFfnLayer = kernels::cuda::ExpertWeights;
+/// What an FFN server has to compute in a layer.
+struct DeviceFfnDims {
+  std::uint32_t num_experts = 0;       ///< of this server; kDense: its slices
+  std::uint32_t intermediate_dim = 0;  ///< of each, with zeros up to a multiple of 128
+  std::uint32_t routes_per_token = 0;  ///< most that a token has here
+
+  /// `placement`: of spec.num_placed_experts().
+  static DeviceFfnDims of(const ModelSpec& spec, FfnKind kind, const ExpertPlacement& placement,
+                          ServerRank ffn_rank);
+};
+
+/// The local experts of a layer, ascending global id, or the slices of a dense FFN.
+struct DeviceFfnLayer {
+  DeviceFfnDims dims;
+  kernels::cuda::ExpertWeights weights;
+};
 
 struct DeviceFfnWeights {
-  std::uint32_t num_experts = 0;   ///< of this server
   DType dtype = DType::kBFloat16;  ///< of all layers
   std::vector<DeviceFfnLayer> layers;
   std::vector<device::DeviceBuffer> memory;
