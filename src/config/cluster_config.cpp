@@ -410,6 +410,9 @@ ClusterConfig as_colocated(ClusterConfig config) {
   const double sm_share = std::min(1.0, config.attention.gpu.sm_share + config.ffn.gpu.sm_share);
   config.attention.gpu.sm_share = sm_share;
   config.ffn.gpu.sm_share = sm_share;
+  if (config.attention.servers == 1) {
+    config.scheduler.microbatches = 1;  // there is no hop to hide; lanes only read weights again
+  }
   Problems problems(config.source.string());
   check_topology(config, problems);
   problems.raise_if_any();

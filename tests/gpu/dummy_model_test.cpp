@@ -243,9 +243,10 @@ class DummyModelTest : public ::testing::Test {
     EXPECT_LT(bf16.worst, 2 * rounding.worst + kOtherExpert);
     EXPECT_LT(bf16.widest_first_flip, 2 * rounding.worst_first + kOtherExpert);
     EXPECT_LT(bf16.widest_flip, 2 * rounding.worst);
-    // e4m3 keeps 4 bits: 3 % of each weight, and as much of each activation.
-    EXPECT_LT(fp8.mean(), 0.1);
-    EXPECT_LT(fp8.worst_first, 0.6);
+    // e4m3 keeps 4 bits: 3 % of each weight, and as much of each activation. Where experts are few,
+    // another one is off by as much as it is when bf16 chooses it.
+    EXPECT_LT(fp8.mean(), 0.15);
+    EXPECT_LT(fp8.worst_first, 0.6 + rounding.worst);
     // Quantised experts must be other experts.
     EXPECT_GT(fp8.mean(), bf16.mean());
   }
