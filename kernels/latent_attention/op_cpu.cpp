@@ -212,12 +212,9 @@ Status launch_latent_rows(const LatentRowsParams& params, const device::CpuStrea
     return {StatusCode::kInvalidArgument,
             "latent rows: need a table and rows of latent and rotated key"};
   }
-  for (std::int64_t row = 0; row < params.num_rows; ++row) {
-    if (params.positions[row] < 0 || params.positions[row] >= params.table->max_positions) {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("latent rows: position {} of row {} is outside the table of {}",
-                          params.positions[row], row, params.table->max_positions)};
-    }
+  if (auto status = params.table->check_positions("latent rows", params.positions, params.num_rows);
+      !status) {
+    return status;
   }
   const simd::KernelTable& table = simd::kernel_table(stream.isa);
   const auto elements = static_cast<double>(

@@ -41,6 +41,9 @@ struct RopeTable {
   std::vector<float> cos;  ///< [max_positions, rotary_dim / 2]
   std::vector<float> sin;  ///< [max_positions, rotary_dim / 2]
   static RopeTable make(std::int64_t max_positions, const RopeParams& params);
+  /// kInvalidArgument, naming `op`, for a position that the table doesn't have.
+  Status check_positions(const char* op, const std::int32_t* positions,
+                         std::int64_t num_rows) const;
 };
 
 /// What RMSNorm of q and k spans.

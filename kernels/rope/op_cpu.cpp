@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "kernels/rope/op.h"
 #include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
@@ -39,12 +37,9 @@ Status launch_qk_norm_rope(const QkNormRopeParams& params, const device::CpuStre
       (params.q_norm_weight == nullptr || params.k_norm_weight == nullptr)) {
     return {StatusCode::kInvalidArgument, "rope: a norm of q and k needs weights for both"};
   }
-  for (std::int64_t row = 0; row < params.num_rows; ++row) {
-    if (params.positions[row] < 0 || params.positions[row] >= params.table->max_positions) {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("rope: position {} of row {} is outside the table of {}",
-                          params.positions[row], row, params.table->max_positions)};
-    }
+  if (auto status = params.table->check_positions("rope", params.positions, params.num_rows);
+      !status) {
+    return status;
   }
   const simd::KernelTable& table = simd::kernel_table(stream.isa);
   const auto elements = static_cast<double>(

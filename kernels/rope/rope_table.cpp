@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -110,6 +112,18 @@ RopeTable RopeTable::make(std::int64_t max_positions, const RopeParams& params) 
     }
   }
   return table;
+}
+
+Status RopeTable::check_positions(const char* op, const std::int32_t* positions,
+                                  std::int64_t num_rows) const {
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    if (positions[row] < 0 || positions[row] >= max_positions) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("{}: position {} of row {} is outside the table of {}", op,
+                          positions[row], row, max_positions)};
+    }
+  }
+  return Status::ok();
 }
 
 }  // namespace fastfd::kernels

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "fastfd/core/ids.h"
+#include "fastfd/core/request.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/cuda_stream.h"
 #include "kernels/layout/lane_batch.h"
@@ -42,6 +43,25 @@ struct RankedToken {
   TokenId token = kNoToken;
   float logprob = 0.0F;
 };
+
+/// The part of a slot's state that follows from the request alone; lists and counts_row are the
+/// caller's.
+inline SlotSampling slot_sampling(const fastfd::SamplingParams& params) {
+  SlotSampling slot;
+  slot.temperature = params.temperature;
+  slot.top_p = params.top_p;
+  slot.min_p = params.min_p;
+  slot.top_k = params.top_k;
+  slot.repetition_penalty = params.repetition_penalty;
+  slot.presence_penalty = params.presence_penalty;
+  slot.frequency_penalty = params.frequency_penalty;
+  slot.seed = params.seed;
+  slot.min_tokens = params.min_tokens;
+  slot.num_logprobs = params.num_logprobs;
+  slot.num_biases = static_cast<std::uint32_t>(params.logit_bias.size());
+  slot.num_stop_tokens = static_cast<std::uint32_t>(params.stop_token_ids.size());
+  return slot;
+}
 
 /// Of a token_counts entry: the prompt has the token. The rest is how often it was generated.
 inline constexpr std::uint32_t kInPrompt = 1U << 31;

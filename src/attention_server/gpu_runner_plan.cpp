@@ -56,21 +56,10 @@ Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotS
                         id, params.logit_bias.size(), params.stop_token_ids.size(), kMaxLogitBiases,
                         kMaxStopTokens)};
   }
-  state.sampling = {.temperature = params.temperature,
-                    .top_p = params.top_p,
-                    .min_p = params.min_p,
-                    .top_k = params.top_k,
-                    .repetition_penalty = params.repetition_penalty,
-                    .presence_penalty = params.presence_penalty,
-                    .frequency_penalty = params.frequency_penalty,
-                    .seed = params.seed,
-                    .min_tokens = params.min_tokens,
-                    .num_logprobs = params.num_logprobs,
-                    .counts_row = params.has_penalties() ? static_cast<std::int32_t>(id) : -1,
-                    .first_bias = id * kMaxLogitBiases,
-                    .num_biases = static_cast<std::uint32_t>(params.logit_bias.size()),
-                    .first_stop_token = id * kMaxStopTokens,
-                    .num_stop_tokens = static_cast<std::uint32_t>(params.stop_token_ids.size())};
+  state.sampling = cuda::slot_sampling(params);
+  state.sampling.counts_row = params.has_penalties() ? static_cast<std::int32_t>(id) : -1;
+  state.sampling.first_bias = id * kMaxLogitBiases;
+  state.sampling.first_stop_token = id * kMaxStopTokens;
   for (std::size_t i = 0; i < params.logit_bias.size(); ++i) {
     state.logit_biases[i] = {params.logit_bias[i].first, params.logit_bias[i].second};
   }

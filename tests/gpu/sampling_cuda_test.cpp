@@ -41,21 +41,10 @@ Outcome run(const std::vector<Case>& cases, bool aborted = false) {
     logits.insert(logits.end(), one.logits.begin(), one.logits.end());
     const auto slot = static_cast<SlotId>(cases.size() - 1 - i);
     samples.push_back({.slot = slot, .position = one.position, .num_generated = one.num_generated});
-    slots[slot] = {.temperature = params.temperature,
-                   .top_p = params.top_p,
-                   .min_p = params.min_p,
-                   .top_k = params.top_k,
-                   .repetition_penalty = params.repetition_penalty,
-                   .presence_penalty = params.presence_penalty,
-                   .frequency_penalty = params.frequency_penalty,
-                   .seed = params.seed,
-                   .min_tokens = params.min_tokens,
-                   .num_logprobs = params.num_logprobs,
-                   .counts_row = params.has_penalties() ? static_cast<std::int32_t>(i) : -1,
-                   .first_bias = static_cast<std::uint32_t>(biases.size()),
-                   .num_biases = static_cast<std::uint32_t>(params.logit_bias.size()),
-                   .first_stop_token = static_cast<std::uint32_t>(stop_tokens.size()),
-                   .num_stop_tokens = static_cast<std::uint32_t>(params.stop_token_ids.size())};
+    slots[slot] = kernels::cuda::slot_sampling(params);
+    slots[slot].counts_row = params.has_penalties() ? static_cast<std::int32_t>(i) : -1;
+    slots[slot].first_bias = static_cast<std::uint32_t>(biases.size());
+    slots[slot].first_stop_token = static_cast<std::uint32_t>(stop_tokens.size());
     for (const auto& [token, bias] : params.logit_bias) {
       biases.push_back({token, bias});
     }

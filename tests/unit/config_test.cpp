@@ -206,6 +206,7 @@ TEST(ClusterConfigTest, CoLocatedHasTheHardwareOfBothPools) {
   EXPECT_TRUE(together.is_colocated());
   EXPECT_EQ(together.attention.gpu.sm_share, 0.75);
   EXPECT_EQ(together.ffn.gpu.sm_share, 0.75);
+  EXPECT_EQ(together.scheduler.microbatches, 1U);
   EXPECT_EQ(as_colocated(together), together);
   apart.ffn.servers = 2;
   EXPECT_THROW(as_colocated(apart), ConfigError);

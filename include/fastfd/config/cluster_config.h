@@ -211,7 +211,8 @@ ClusterConfig default_cluster(const std::filesystem::path& model,
                               LoadFormat load_format = LoadFormat::kAuto);
 
 /// The same hardware without disaggregation: each rank has the SMs and the memory of both its
-/// halves. Throws ConfigError if the pools have not as many servers each, on the same devices.
+/// halves, and one rank alone has one lane. Throws ConfigError if the pools have not as many
+/// servers each, on the same devices.
 ClusterConfig as_colocated(ClusterConfig config);
 
 /// The effective values as a cluster file that parses back to the same config.
