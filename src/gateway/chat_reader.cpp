@@ -60,7 +60,8 @@ std::string read_content(const json& content, const std::string& name) {
 /// Templates print arguments as objects, clients send them as JSON in a string.
 json read_arguments(const json& function, const std::string& name) {
   const auto it = function.find("arguments");
-  if (it == function.end() || it->is_null() || *it == "") {
+  if (it == function.end() || it->is_null() ||
+      (it->is_string() && it->get_ref<const std::string&>().empty())) {
     return json::object();
   }
   if (it->is_object()) {
