@@ -20,6 +20,7 @@ constexpr float kNormEps = 1e-6F;  // of queries and keys
 /// Threads that share a column: neighbours, so that two shuffles add up what they have.
 constexpr int kParts = 4;
 constexpr int kColumns = kThreads / kParts;
+static_assert(kColumns == kDeltaColumns);
 /// Rows whose queries, keys and values are loaded before the first of them is used.
 constexpr int kRowBatch = 8;
 
@@ -274,13 +275,6 @@ unsigned blocks_of(std::int64_t count, std::int64_t per_block) {
 }
 
 }  // namespace
-
-bool is_supported(const GatedDeltaNetShape& shape) {
-  return (shape.k_head_dim == 64 || shape.k_head_dim == 128 || shape.k_head_dim == 256) &&
-         shape.v_head_dim > 0 && shape.v_head_dim % kColumns == 0 && shape.num_k_heads > 0 &&
-         shape.num_v_heads > 0 && shape.num_v_heads % shape.num_k_heads == 0 &&
-         shape.conv_kernel >= 2 && shape.conv_kernel <= kMaxConvKernel;
-}
 
 Status launch_gated_delta_net(const GatedDeltaNetParams& params, device::CudaStream stream) {
   const GatedDeltaNetShape& shape = params.shape;

@@ -19,6 +19,17 @@ constexpr std::int64_t recurrent_state_floats(const GatedDeltaNetShape& shape) {
   return shape.num_v_heads * shape.k_head_dim * shape.v_head_dim;
 }
 
+/// Columns that a block of the kernel has.
+inline constexpr std::int64_t kDeltaColumns = 32;
+
+/// Whether the GPU has kernels for the shape.
+constexpr bool is_supported(const GatedDeltaNetShape& shape) {
+  return (shape.k_head_dim == 64 || shape.k_head_dim == 128 || shape.k_head_dim == 256) &&
+         shape.v_head_dim > 0 && shape.v_head_dim % kDeltaColumns == 0 && shape.num_k_heads > 0 &&
+         shape.num_v_heads > 0 && shape.num_v_heads % shape.num_k_heads == 0 &&
+         shape.conv_kernel >= 2 && shape.conv_kernel <= kMaxConvKernel;
+}
+
 /// A layer's rows of one lane. States lie by slot and are updated in place: a slot's rows run in
 /// one stream, or in streams that wait for each other. The sequence begins where a span starts at
 /// position 0: its states are not read there.
@@ -46,8 +57,5 @@ struct GatedDeltaNetParams {
 /// of a prompt. Writes nothing if the epoch is aborted. kInvalidArgument for shapes the kernels
 /// don't have: k_head_dim is 64, 128 or 256, v_head_dim a multiple of 32.
 Status launch_gated_delta_net(const GatedDeltaNetParams& params, device::CudaStream stream);
-
-/// Whether the GPU has kernels for the shape.
-bool is_supported(const GatedDeltaNetShape& shape);
 
 }  // namespace fastfd::kernels::cuda

@@ -88,6 +88,11 @@ class GpuLane {
   bf16* qkv() const { return qkv_.as<bf16>(); }
   bf16* q() const { return q_.as<bf16>(); }
   bf16* attention_out() const { return attention_out_.as<bf16>(); }
+  bf16* gate() const { return gate_.as<bf16>(); }
+  bf16* delta_projected() const { return delta_projected_.as<bf16>(); }
+  float* delta_mixed() const { return delta_mixed_.as<float>(); }
+  float* delta_heads() const { return delta_heads_.as<float>(); }
+  bf16* delta_out() const { return delta_out_.as<bf16>(); }
   float* inverse_rms() const { return inverse_rms_.as<float>(); }
   bf16* shared_gate_up() const { return shared_gate_up_.as<bf16>(); }
   bf16* shared_hidden() const { return shared_hidden_.as<bf16>(); }
@@ -140,6 +145,8 @@ class GpuLane {
   std::uint32_t current_ = 0;
   device::DeviceBuffer control_, rows_, spans_, samples_;
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
+  device::DeviceBuffer gate_;  // of attention with an output gate
+  device::DeviceBuffer delta_projected_, delta_mixed_, delta_heads_, delta_out_;
   device::DeviceBuffer inverse_rms_;                     // of norms over whole projections
   device::DeviceBuffer shared_gate_up_, shared_hidden_;  // of shared experts
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "attention_server/gpu_setup.h"
 #include "fastfd/core/check.h"
 #include "fastfd/core/row_bucket.h"
 #include "fastfd/transport/window_layout.h"
@@ -14,8 +14,6 @@
 #include "kernels/embedding/op_cuda.h"
 #include "kernels/gemm/op_cuda.h"
 #include "kernels/norm/op_cuda.h"
-#include "kernels/rope/op.h"
-#include "kernels/rope/op_cuda.h"
 #include "kernels/swiglu/op_cuda.h"
 #include "kernels/wait/op_cuda.h"
 
@@ -31,24 +29,6 @@ constexpr std::uint32_t kRingSize = 5;
 // Longer than any healthy step: who is hung is the coordinator's to say, this only ends what nobody
 // will ever answer.
 constexpr std::uint64_t kWaitLimitNs = 60'000'000'000ULL;
-
-void require(const Status& status, const char* what) {
-  if (!status) {
-    throw device::DeviceError(fmt::format("{}: {}", what, status.message()));
-  }
-}
-
-// Start-up only: copies through pinned memory and waits. On a stream that is there anyway: hardware
-// queues are few, and waiting kernels must not share them.
-template <typename T>
-void upload_once(const DeviceBuffer& to, const device::CudaDevice& device,
-                 const device::DeviceStream& stream, const std::vector<T>& values) {
-  check(to.num_bytes() == values.size() * sizeof(T), "an array of another length than its values");
-  const device::PinnedBuffer pinned(device, to.num_bytes());
-  std::memcpy(pinned.data(), values.data(), to.num_bytes());
-  require(copy_async(to.data(), pinned.data(), to.num_bytes(), stream.handle()), "upload");
-  require(stream.synchronize(), "upload");
-}
 
 }  // namespace
 
@@ -69,13 +49,10 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
       dispatch_layout_(transport::dispatch_layout(window_shape_)),
       combine_layout_(transport::combine_layout(window_shape_)),
       pages_per_slot_(pages_per_slot(options)),
-      pool_bytes_(std::size_t{options.num_pages} * options.page_size * spec.num_kv_heads *
-                  spec.head_dim * dtype_bytes(options.kv_dtype)),
-      kv_(gpu.device(), 2 * spec.num_layers_of(model::AttentionKind::kFull) * pool_bytes_),
+      piece_order_(gpu.device(), spec.num_layers),
       abort_word_(gpu.device(), sizeof(std::uint32_t)),
       history_bytes_(history_bytes(options)) {
   const device::CudaDevice& device = gpu.device();
-  require(cuda::prepare_paged_attention(), "attention kernels");
   for (const Array& array : arrays(options, spec)) {
     this->*array.buffer = DeviceBuffer(device, array.num_bytes);
   }
@@ -89,16 +66,10 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
     shape.priority = device::lane_priority(lane);
     lanes_.push_back(std::make_unique<GpuLane>(gpu, spec, shape));
-    plan_applied_.emplace_back(device);
-    auto& events = kv_written_.emplace_back();
-    for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-      events.emplace_back(device);
-    }
   }
-  const auto table = kernels::RopeTable::make(options.max_model_len, spec.rope);
   const device::DeviceStream& stream = lanes_[0]->device_stream();
-  upload_once(rope_cos_, device, stream, table.cos);
-  upload_once(rope_sin_, device, stream, table.sin);
+  full_attention_.emplace(options, spec, gpu, stream);
+  gated_delta_net_.emplace(options, spec, device);
   upload_once(timeout_ns_, device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
   check_residency();
   capture_graphs();
@@ -180,7 +151,8 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
   if (status) {
     status = device::fill_async(abort_.data(), 0, abort_.num_bytes(), stream);
   }
-  has_pieces_.assign(kMaxLanes, false);
+  piece_order_.reset();
+  gated_delta_net_->reset();
   for (auto& lane : lanes_) {
     if (status) {
       status = lane->reset();
@@ -189,95 +161,28 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
   return status && experts_ != nullptr ? experts_->begin_epoch() : status;
 }
 
-cuda::PagedKv GpuRunner::kv_of(std::uint32_t layer) const {
-  const std::size_t index = spec_.index_of_kind(layer);
-  return {.keys = kv_.data() + 2 * index * pool_bytes_,
-          .values = kv_.data() + (2 * index + 1) * pool_bytes_,
-          .dtype = options_.kv_dtype,
-          .page_size = options_.page_size,
-          .num_kv_heads = spec_.num_kv_heads,
-          .head_dim = spec_.head_dim,
-          .page_tables = page_tables_.as<PageId>(),
-          .pages_per_slot = pages_per_slot_};
-}
-
 Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket,
                          bool has_pieces) {
-  GpuLane& lane = *lanes_[lane_id];
+  const GpuAttentionRows rows{.lane = lanes_[lane_id].get(),
+                              .lane_id = lane_id,
+                              .layer = layer,
+                              .bucket = bucket,
+                              .has_pieces = has_pieces,
+                              .order = &piece_order_,
+                              .page_tables = page_tables_.as<PageId>(),
+                              .pages_per_slot = pages_per_slot_,
+                              .abort = abort_state()};
   const auto& weights = weights_->layers[layer];
-  const std::int64_t q_dim = std::int64_t{spec_.num_q_heads} * spec_.head_dim;
-  const std::int64_t qkv_dim = q_dim + 2 * std::int64_t{spec_.num_kv_heads} * spec_.head_dim;
-  const std::int64_t hidden = spec_.hidden_dim;
-  const auto kv = kv_of(layer);
-  const auto* abort = abort_.as<layout::AbortState>();
-  auto status = cuda::launch_gemm({.max_rows = bucket,
-                                   .num_rows = &lane.control()->num_rows,
-                                   .n = qkv_dim,
-                                   .k = hidden,
-                                   .a = lane.normed(),
-                                   .lda = hidden,
-                                   .weights = weights.qkv,
-                                   .c = lane.qkv(),
-                                   .ldc = qkv_dim,
-                                   .output = cuda::GemmOutput::kBFloat16,
-                                   .bias = weights.qkv_bias},
-                                  lane.stream());
-  if (status) {
-    status = cuda::launch_rope_kv_write({.max_rows = bucket,
-                                         .num_q_heads = spec_.num_q_heads,
-                                         .control = lane.control(),
-                                         .abort = abort,
-                                         .rows = lane.rows(),
-                                         .qkv = lane.qkv(),
-                                         .q = lane.q(),
-                                         .kv = kv,
-                                         .norm = spec_.qk_norm,
-                                         .q_norm_weight = weights.q_norm,
-                                         .k_norm_weight = weights.k_norm,
-                                         .inverse_rms = lane.inverse_rms(),
-                                         .cos = rope_cos_.as<float>(),
-                                         .sin = rope_sin_.as<float>(),
-                                         .max_positions = options_.max_model_len,
-                                         .rotary_dim = spec_.rope.rotary_dim,
-                                         .eps = spec_.rms_eps},
-                                        lane.stream());
+  switch (spec_.layers[layer].attention) {
+    case model::AttentionKind::kFull:
+      return full_attention_->run(rows, weights.full);
+    case model::AttentionKind::kGatedDeltaNet:
+      return gated_delta_net_->run(rows, weights.gated_delta_net);
+    case model::AttentionKind::kLatent:
+      break;
   }
-  // A prompt's pieces may lie in several lanes: each reads what those before it have written.
-  for (LaneId other = 0; has_pieces && status && other < kMaxLanes; ++other) {
-    if (other != lane_id && has_pieces_[other]) {
-      status = lane.device_stream().wait(kv_written_[other][layer]);
-    }
-  }
-  if (status && has_pieces) {
-    status = kv_written_[lane_id][layer].record(lane.stream());
-  }
-  if (status) {
-    status = cuda::launch_paged_attention(
-        {.workspace = lane.workspace(),
-         .num_sms = gpu_.num_sms(),
-         .abort = abort,
-         .spans = lane.spans(),
-         .kv = kv,
-         .q = lane.q(),
-         .out = lane.attention_out(),
-         .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))},
-        lane.stream());
-  }
-  if (status) {
-    status = cuda::launch_gemm({.max_rows = bucket,
-                                .num_rows = &lane.control()->num_rows,
-                                .n = hidden,
-                                .k = q_dim,
-                                .a = lane.attention_out(),
-                                .lda = q_dim,
-                                .weights = weights.out,
-                                .c = lane.residual(),
-                                .ldc = hidden,
-                                .output = cuda::GemmOutput::kAddFloat32,
-                                .bias = weights.out_bias},
-                               lane.stream());
-  }
-  return status;
+  return {StatusCode::kInternal,
+          fmt::format("layer {} has attention that GPUs don't compute", layer)};
 }
 
 cuda::RouterParams GpuRunner::router_of(std::uint32_t layer) const {
@@ -302,17 +207,12 @@ Status GpuRunner::run_shared_expert(LaneId lane_id, std::uint32_t layer, std::ui
   const auto& weights = weights_->layers[layer];
   const std::int64_t hidden = spec_.hidden_dim;
   const std::int64_t intermediate = spec_.shared_intermediate_dim;
-  auto status = cuda::launch_gemm({.max_rows = bucket,
-                                   .num_rows = &lane.control()->num_rows,
-                                   .n = 2 * intermediate,
-                                   .k = hidden,
-                                   .a = lane.normed(),
-                                   .lda = hidden,
-                                   .weights = weights.shared_gate_up,
-                                   .c = lane.shared_gate_up(),
-                                   .ldc = 2 * intermediate,
-                                   .output = cuda::GemmOutput::kBFloat16},
-                                  lane.stream());
+  auto status = project(lane, bucket,
+                        {.n = 2 * intermediate,
+                         .k = hidden,
+                         .a = lane.normed(),
+                         .weights = weights.shared_gate_up,
+                         .c = lane.shared_gate_up()});
   if (status) {
     status = cuda::launch_swiglu({.max_rows = bucket,
                                   .control = lane.control(),
@@ -324,20 +224,14 @@ Status GpuRunner::run_shared_expert(LaneId lane_id, std::uint32_t layer, std::ui
                                   .weight_project = weights.shared_gate},
                                  lane.stream());
   }
-  if (status) {
-    status = cuda::launch_gemm({.max_rows = bucket,
-                                .num_rows = &lane.control()->num_rows,
-                                .n = hidden,
-                                .k = intermediate,
-                                .a = lane.shared_hidden(),
-                                .lda = intermediate,
-                                .weights = weights.shared_down,
-                                .c = lane.residual(),
-                                .ldc = hidden,
-                                .output = cuda::GemmOutput::kAddFloat32},
-                               lane.stream());
-  }
-  return status;
+  return status ? project(lane, bucket,
+                          {.n = hidden,
+                           .k = intermediate,
+                           .a = lane.shared_hidden(),
+                           .weights = weights.shared_down,
+                           .c = lane.residual(),
+                           .output = cuda::GemmOutput::kAddFloat32})
+                : status;
 }
 
 Status GpuRunner::dispatch(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket) {
@@ -465,21 +359,6 @@ Status GpuRunner::sample(LaneId lane_id, std::uint32_t bucket, std::uint32_t max
   return status;
 }
 
-// The pieces of a prompt before this lane's may have run in other lanes: their page-table entries,
-// copied pages and sampling state are on those lanes' streams, and a piece may begin in the middle
-// of a page.
-Status GpuRunner::follow_other_lanes(LaneId lane_id) {
-  const GpuLane& lane = *lanes_[lane_id];
-  Status status;
-  for (LaneId other = 0; status && other < kMaxLanes; ++other) {
-    if (other != lane_id && has_pieces_[other]) {
-      status = lane.device_stream().wait(plan_applied_[other]);
-    }
-  }
-  has_pieces_[lane_id] = true;
-  return status ? plan_applied_[lane_id].record(lane.stream()) : status;
-}
-
 Status GpuRunner::run(LaneId lane_id, std::uint32_t bucket, std::uint32_t max_samples,
                       bool has_pieces) {
   GpuLane& lane = *lanes_[lane_id];
@@ -546,7 +425,10 @@ Status GpuRunner::enqueue(LaneId lane_id, const LaneBatch& batch, const Sequence
   const bool has_pieces = std::any_of(batch.tokens.begin(), batch.tokens.end(),
                                       [](TokenId token) { return token != kNoToken; });
   if (status && has_pieces) {
-    status = follow_other_lanes(lane_id);
+    status = piece_order_.begin(lane_id, lane.device_stream());
+  }
+  if (status) {
+    status = gated_delta_net_->advance(batch);
   }
   if (!status) {
     return status;

@@ -5,16 +5,19 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "attention_server/gpu_full_attention.h"
+#include "attention_server/gpu_gated_delta_net.h"
 #include "attention_server/gpu_lane.h"
+#include "attention_server/piece_order.h"
 #include "attention_server/sequence_table.h"
 #include "fastfd/attention_server/gpu_attention_server.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/gpu_part.h"
 #include "fastfd/model/device_weights.h"
 #include "fastfd/transport/device_port.h"
-#include "kernels/attention/paged_kv.h"
 
 namespace fastfd::attention_server {
 
@@ -84,7 +87,6 @@ class GpuRunner {
   /// Throws DeviceError if waiting kernels could keep the working ones from running.
   void check_residency();
   void capture_graphs();
-  Status follow_other_lanes(LaneId lane);
   std::uint32_t max_samples_of(std::uint32_t bucket) const;
   /// From the embedding to the sampled tokens. Everything that differs between steps of one bucket
   /// is in device memory, but for the lanes that prompt pieces wait for.
@@ -92,7 +94,6 @@ class GpuRunner {
   Status apply_plan(GpuLane& lane, const LaneBatch& batch, const SequenceTable& sequences);
   Status open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotState& state);
   Status set_counts(GpuLane& lane, SlotId id, const Slot& slot);
-  Status copy_page(GpuLane& lane, const PageCopy& copy);
   Status attend(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool has_pieces);
   Status dispatch(LaneId lane, std::uint32_t layer, std::uint32_t bucket);
   kernels::cuda::RouterParams router_of(std::uint32_t layer) const;
@@ -101,7 +102,6 @@ class GpuRunner {
   Status receive(LaneId lane, std::uint32_t layer, std::uint32_t bucket, bool sampled,
                  std::uint32_t max_samples);
   Status sample(LaneId lane, std::uint32_t bucket, std::uint32_t max_samples);
-  kernels::cuda::PagedKv kv_of(std::uint32_t layer) const;
 
   AttentionServerOptions options_;
   transport::DevicePort* port_ = nullptr;  // none yet while graphs are captured
@@ -113,28 +113,24 @@ class GpuRunner {
   layout::DispatchLayout dispatch_layout_;
   layout::CombineLayout combine_layout_;
   std::uint32_t pages_per_slot_;
-  std::size_t pool_bytes_;            // keys of one layer
-  device::DeviceBuffer kv_;           // [num_layers][keys, values][pool_bytes_]
+  PieceOrder piece_order_;
+  // Made behind the lanes, whose stream they use; never empty afterwards.
+  std::optional<GpuFullAttention> full_attention_;
+  std::optional<GpuGatedDeltaNet> gated_delta_net_;
   device::DeviceBuffer page_tables_;  // PageId [num_slots, pages_per_slot_]
   device::DeviceBuffer last_tokens_;  // TokenId [num_slots]
   device::DeviceBuffer slot_sampling_;
   device::DeviceBuffer logit_biases_;  // [num_slots, kMaxLogitBiases]
   device::DeviceBuffer stop_tokens_;   // [num_slots, kMaxStopTokens]
   device::DeviceBuffer token_counts_;  // uint32 [num_slots, vocab_size]
-  device::DeviceBuffer rope_cos_, rope_sin_;
-  device::DeviceBuffer placement_;  // ExpertPlacement::Target [num_experts]
-  device::DeviceBuffer slices_;     // of dense FFNs: ExpertPlacement::Target [num_ffn_servers]
+  device::DeviceBuffer placement_;     // ExpertPlacement::Target [num_experts]
+  device::DeviceBuffer slices_;        // of dense FFNs: ExpertPlacement::Target [num_ffn_servers]
   device::DeviceBuffer dispatch_windows_, combine_windows_;  // std::byte* [num_ffn_servers]
   device::PinnedBuffer epoch_upload_;  // what begin_epoch writes into the four above
   device::DeviceBuffer abort_;         // layout::AbortState
   device::PinnedBuffer abort_word_;    // uint32
   device::DeviceBuffer timeout_ns_;
   std::vector<std::unique_ptr<GpuLane>> lanes_;  // [kMaxLanes]
-  // Recorded by lanes with prompt pieces and awaited by the next of them: the plan is applied, KV
-  // of layer l is written.
-  std::vector<device::DeviceEvent> plan_applied_;             // [kMaxLanes]
-  std::vector<std::vector<device::DeviceEvent>> kv_written_;  // [kMaxLanes][num_layers]
-  std::vector<bool> has_pieces_;                              // [kMaxLanes] so far in this epoch
   // Tokens that a sequence with penalties begins with: so many may be on their way to the GPU
   // before the host must wait for the oldest.
   static constexpr std::uint32_t kNumHistories = 8;

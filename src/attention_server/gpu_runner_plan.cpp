@@ -79,17 +79,6 @@ Status GpuRunner::open_slot(GpuLane& lane, SlotId id, const Slot& slot, GpuSlotS
   return status && params.has_penalties() ? set_counts(lane, id, slot) : status;
 }
 
-Status GpuRunner::copy_page(GpuLane& lane, const PageCopy& copy) {
-  const std::size_t page_bytes = pool_bytes_ / options_.num_pages;
-  Status status;
-  for (std::uint32_t half = 0; status && half < 2 * spec_.num_layers; ++half) {
-    std::byte* pool = kv_.data() + half * pool_bytes_;
-    status = copy_async(pool + copy.target * page_bytes, pool + copy.source * page_bytes,
-                        page_bytes, lane.stream());
-  }
-  return status;
-}
-
 Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
                              const SequenceTable& sequences) {
   GpuLaneStaging& staging = lane.staging();
@@ -115,7 +104,7 @@ Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
     status = open_slot(lane, id, sequences.slot(id), staging.opened[i]);
   }
   for (std::size_t i = 0; status && i < batch.copies.size(); ++i) {
-    status = copy_page(lane, batch.copies[i]);
+    status = full_attention_->copy_page(lane.stream(), batch.copies[i]);
   }
   return status;
 }

@@ -45,6 +45,10 @@ std::vector<GpuLane::Array> GpuLane::arrays(const model::ModelSpec& spec,
   const std::size_t spans = shape.max_spans;
   const std::size_t q_dim = std::size_t{spec.num_q_heads} * spec.head_dim;
   const std::size_t kv_dim = std::size_t{spec.num_kv_heads} * spec.head_dim;
+  const auto& delta = spec.gated_delta_net;
+  const auto delta_dim = [&](std::int64_t dim) {
+    return spec.has_recurrent_state() ? static_cast<std::size_t>(dim) : 0;
+  };
   const std::size_t scratch =
       cuda::router_scratch_floats(shape.max_rows, spec.num_experts, spec.hidden_dim);
   return {
@@ -57,6 +61,11 @@ std::vector<GpuLane::Array> GpuLane::arrays(const model::ModelSpec& spec,
       {&GpuLane::qkv_, bytes_of<bf16>(rows * (q_dim + 2 * kv_dim))},
       {&GpuLane::q_, bytes_of<bf16>(rows * q_dim)},
       {&GpuLane::attention_out_, bytes_of<bf16>(rows * q_dim)},
+      {&GpuLane::gate_, bytes_of<bf16>(spec.has_output_gate ? rows * q_dim : 0)},
+      {&GpuLane::delta_projected_, bytes_of<bf16>(rows * delta_dim(delta.row_dim()))},
+      {&GpuLane::delta_mixed_, bytes_of<float>(rows * delta_dim(delta.conv_dim()))},
+      {&GpuLane::delta_heads_, bytes_of<float>(rows * delta_dim(delta.value_dim()))},
+      {&GpuLane::delta_out_, bytes_of<bf16>(rows * delta_dim(delta.value_dim()))},
       {&GpuLane::inverse_rms_,
        bytes_of<float>(spec.qk_norm == kernels::QkNorm::kWhole ? 2 * rows : 0)},
       {&GpuLane::shared_gate_up_, bytes_of<bf16>(rows * 2 * spec.shared_intermediate_dim)},
@@ -81,8 +90,6 @@ std::vector<GpuRunner::Array> GpuRunner::arrays(const AttentionServerOptions& op
                                                 const model::ModelSpec& spec) {
   const std::size_t slots = options.num_slots;
   const std::size_t pages_per_slot = GpuRunner::pages_per_slot(options);
-  const std::size_t angles =
-      std::size_t{options.max_model_len} * static_cast<std::size_t>(spec.rope.rotary_dim / 2);
   return {
       {&GpuRunner::page_tables_, bytes_of<PageId>(slots * pages_per_slot)},
       {&GpuRunner::last_tokens_, bytes_of<TokenId>(slots)},
@@ -90,8 +97,6 @@ std::vector<GpuRunner::Array> GpuRunner::arrays(const AttentionServerOptions& op
       {&GpuRunner::logit_biases_, bytes_of<cuda::LogitBias>(slots * kMaxLogitBiases)},
       {&GpuRunner::stop_tokens_, bytes_of<TokenId>(slots * kMaxStopTokens)},
       {&GpuRunner::token_counts_, bytes_of<std::uint32_t>(slots * spec.vocab_size)},
-      {&GpuRunner::rope_cos_, bytes_of<float>(angles)},
-      {&GpuRunner::rope_sin_, bytes_of<float>(angles)},
       {&GpuRunner::placement_, bytes_of<ExpertPlacement::Target>(spec.num_experts)},
       {&GpuRunner::slices_, bytes_of<ExpertPlacement::Target>(options.num_ffn_servers)},
       {&GpuRunner::dispatch_windows_, bytes_of<std::byte*>(options.num_ffn_servers)},
@@ -108,7 +113,7 @@ std::size_t GpuRunner::history_bytes(const AttentionServerOptions& options) {
 
 std::uint64_t GpuRunner::workspace_bytes(const AttentionServerOptions& options,
                                          const model::ModelSpec& spec) {
-  return total_bytes(arrays(options, spec)) +
+  return total_bytes(arrays(options, spec)) + GpuFullAttention::workspace_bytes(options, spec) +
          kMaxLanes * GpuLane::num_bytes(spec, lane_shape(options, spec));
 }
 

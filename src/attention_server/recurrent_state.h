@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention_server/sequence_table.h"
+#include "attention_server/state_positions.h"
 #include "fastfd/core/status.h"
 #include "fastfd/device/cpu.h"
 #include "kernels/gated_delta_net/op.h"
@@ -11,9 +12,7 @@
 namespace fastfd::attention_server {
 
 /// What the gated-delta-net layers remember of each slot's sequence, beside the KV pages of the
-/// other layers. A state exists at one position only and can't be taken back, so each one knows how
-/// many tokens it has taken: a span that goes on anywhere else is an error, not another sequence's
-/// or a retried step's corrupted answer. Used by the loop thread only.
+/// other layers. Used by the loop thread only.
 class RecurrentState {
  public:
   /// `num_layers`: of this kind.
@@ -21,7 +20,7 @@ class RecurrentState {
                  const kernels::GatedDeltaNetShape& shape);
 
   /// Nobody's state is worth anything: an epoch has ended in the middle of a step.
-  void reset();
+  void reset() { positions_.reset(); }
 
   /// The states of the batch's spans in one layer, as that layer's launch wants them. Until
   /// `advance` they are at no position. kInternal for a span that doesn't go on where its state is.
@@ -31,13 +30,13 @@ class RecurrentState {
   void advance(std::uint32_t layer, const LaneBatch& batch);
 
  private:
-  std::uint32_t& position(std::uint32_t layer, SlotId slot) {
-    return positions_[std::size_t{layer} * num_slots_ + slot];
+  std::size_t index_of(std::uint32_t layer, SlotId slot) const {
+    return std::size_t{layer} * num_slots_ + slot;
   }
 
   kernels::GatedDeltaNetShape shape_;
   std::uint32_t num_slots_;
-  std::vector<std::uint32_t> positions_;  // [num_layers, num_slots]
+  StatePositions positions_;  // [num_layers, num_slots]
   std::size_t state_floats_;
   // States of slots that were never used are not resident: the buffer is a fresh anonymous mapping.
   device::HostBuffer buffer_;  // [num_layers][num_slots][convolution, recurrence]

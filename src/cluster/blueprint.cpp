@@ -6,6 +6,7 @@
 #include "fastfd/device/cuda.h"
 #include "fastfd/transport/nccl.h"
 #include "fastfd/transport/window_shape.h"
+#include "kernels/gated_delta_net/op_cuda.h"
 
 namespace fastfd::cluster {
 namespace {
@@ -154,8 +155,12 @@ void Blueprint::refuse_what_gpus_lack() const {
     }
   };
   refuse_if(spec_.num_layers_of(model::AttentionKind::kLatent) > 0, "latent attention layers");
-  refuse_if(spec_.has_recurrent_state(), "gated delta net layers");
-  refuse_if(spec_.has_output_gate, "output gates of attention");
+  const auto& delta = spec_.gated_delta_net;
+  refuse_if(spec_.has_recurrent_state() &&
+                (!kernels::cuda::is_supported(delta) || delta.row_dim() % 8 != 0),
+            fmt::format("gated delta net layers of {} heads, {} wide, over keys {} wide (multiples "
+                        "of 4, multiples of 32, and 64, 128 or 256 can)",
+                        delta.num_v_heads, delta.v_head_dim, delta.k_head_dim));
   refuse_if(spec_.router.num_groups > 1, "groups of experts");
   refuse_if(spec_.hidden_dim % kTile != 0 || spec_.hidden_dim > kMostHidden,
             fmt::format("hidden_size {} (multiples of {} up to {} can)", spec_.hidden_dim, kTile,

@@ -44,6 +44,7 @@ device::MemoryDemand attention_demand(const Blueprint& blueprint,
   demand.workspace_bytes =
       attention_server::GpuAttentionServer::workspace_bytes(options, blueprint.spec());
   demand.windows_bytes = windows_bytes(windows.combine_window, config.ffn.servers);
+  demand.states_bytes = blueprint.recurrent_state_bytes();
   demand.bytes_per_page = blueprint.kv_page_bytes();
   demand.min_pages = (blueprint.max_model_len() + kv.page_size - 1) / kv.page_size;
   demand.max_pages = kMostAutoPages;

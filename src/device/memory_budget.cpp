@@ -31,11 +31,14 @@ MemoryBudget plan_memory(const DeviceMemory& memory, const MemoryDemand& demand)
         "{}, but only {} are free; end what else runs on this GPU, or use at most {:.2f}", share,
         gib(memory.free_bytes), static_cast<double>(free_percent) / 100.0));
   }
-  const std::uint64_t fixed = demand.weights_bytes + demand.workspace_bytes + demand.windows_bytes;
+  const bool has_states = demand.states_bytes != 0;
+  const std::uint64_t fixed =
+      demand.weights_bytes + demand.workspace_bytes + demand.windows_bytes + demand.states_bytes;
   const std::uint64_t least = fixed + demand.min_pages * demand.bytes_per_page;
   const std::string parts =
-      fmt::format("weights {} + workspace {} + windows {}", gib(demand.weights_bytes),
-                  gib(demand.workspace_bytes), gib(demand.windows_bytes));
+      fmt::format("weights {} + workspace {} + windows {}{}", gib(demand.weights_bytes),
+                  gib(demand.workspace_bytes), gib(demand.windows_bytes),
+                  has_states ? " + recurrent state " + gib(demand.states_bytes) : "");
   if (least > budget.budget_bytes) {
     const bool is_fixed = demand.min_pages == demand.max_pages;
     const std::string pages =
@@ -44,9 +47,10 @@ MemoryBudget plan_memory(const DeviceMemory& memory, const MemoryDemand& demand)
             : fmt::format(" + {} KV pages of {} bytes{}", demand.min_pages, demand.bytes_per_page,
                           is_fixed ? "" : " for one sequence");
     throw DeviceError(fmt::format(
-        "{} don't hold {}{} = {}; raise gpu_memory_fraction, lower {}max_batched_tokens, or spread "
-        "the model over more servers",
-        share, parts, pages, gib(least), is_fixed ? "kv_cache.pages or " : "max_model_len or "));
+        "{} don't hold {}{} = {}; raise gpu_memory_fraction, lower {}{}max_batched_tokens, or "
+        "spread the model over more servers",
+        share, parts, pages, gib(least), is_fixed ? "kv_cache.pages or " : "max_model_len or ",
+        has_states ? "max_sequences or " : ""));
   }
   if (demand.bytes_per_page != 0) {
     budget.num_pages =

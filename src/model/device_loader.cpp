@@ -26,23 +26,72 @@ void upload_shared_expert(MatrixUploader& matrices, DeviceUploader& uploader, co
   }
 }
 
+bf16* put_all(MatrixUploader& matrices, bf16* to, const std::vector<MatrixRef>& parts) {
+  for (const MatrixRef& part : parts) {
+    to = matrices.into(to, part);
+  }
+  return to;
+}
+
+DeviceFullAttention upload_full_attention(MatrixUploader& matrices, DeviceUploader& uploader,
+                                          const ModelSpec& spec,
+                                          const FullAttentionTensors& tensors) {
+  const std::size_t hidden = spec.hidden_dim;
+  DeviceFullAttention weights;
+  bf16* qkv = uploader.reserve<bf16>((spec.q_dim() + 2 * spec.kv_dim()) * hidden);
+  weights.qkv = qkv;
+  if (spec.has_output_gate) {
+    bf16* gate = uploader.reserve<bf16>(spec.q_dim() * hidden);
+    weights.gate = gate;
+    qkv = put_all(matrices, qkv, tensors.q_heads);
+    put_all(matrices, gate, tensors.gate_heads);
+  } else {
+    qkv = matrices.into(qkv, tensors.q);
+  }
+  put_all(matrices, qkv, {tensors.k, tensors.v});
+  weights.qkv_bias = matrices.vectors({tensors.q_bias, tensors.k_bias, tensors.v_bias});
+  weights.q_norm = matrices.vector(tensors.q_norm);
+  weights.k_norm = matrices.vector(tensors.k_norm);
+  weights.out = matrices.matrix(tensors.out);
+  weights.out_bias = matrices.vector(tensors.out_bias);
+  return weights;
+}
+
+DeviceGatedDeltaNet upload_gated_delta_net(MatrixUploader& matrices, DeviceUploader& uploader,
+                                           const ModelSpec& spec,
+                                           const GatedDeltaNetTensors& tensors) {
+  const std::size_t hidden = spec.hidden_dim;
+  DeviceGatedDeltaNet weights;
+  bf16* in =
+      uploader.reserve<bf16>(static_cast<std::size_t>(spec.gated_delta_net.row_dim()) * hidden);
+  weights.in = in;
+  for (const PlacedMatrix& placed : tensors.in) {
+    matrices.into(in + placed.first_row * hidden, placed.matrix);
+  }
+  weights.conv = matrices.by_tap(tensors.conv);
+  weights.a_log = matrices.vector(tensors.a_log);
+  weights.dt_bias = matrices.vector(tensors.dt_bias);
+  weights.norm = matrices.vector(tensors.norm);
+  weights.out = matrices.matrix(tensors.out);
+  return weights;
+}
+
 DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uploader,
                                   const ModelSpec& spec, const TensorMap& tensors,
                                   std::uint32_t layer) {
-  const FullAttentionTensors attention = tensors.full_attention(layer);
   DeviceAttentionLayer weights;
   weights.input_norm = matrices.vector(tensors.input_norm(layer));
-  bf16* qkv =
-      uploader.reserve<bf16>(std::size_t{spec.q_dim() + 2 * spec.kv_dim()} * spec.hidden_dim);
-  weights.qkv = qkv;
-  qkv = matrices.into(qkv, attention.q);
-  qkv = matrices.into(qkv, attention.k);
-  matrices.into(qkv, attention.v);
-  weights.qkv_bias = matrices.vectors({attention.q_bias, attention.k_bias, attention.v_bias});
-  weights.q_norm = matrices.vector(attention.q_norm);
-  weights.k_norm = matrices.vector(attention.k_norm);
-  weights.out = matrices.matrix(attention.out);
-  weights.out_bias = matrices.vector(attention.out_bias);
+  switch (spec.layers[layer].attention) {
+    case AttentionKind::kFull:
+      weights.full = upload_full_attention(matrices, uploader, spec, tensors.full_attention(layer));
+      break;
+    case AttentionKind::kGatedDeltaNet:
+      weights.gated_delta_net =
+          upload_gated_delta_net(matrices, uploader, spec, tensors.gated_delta_net(layer));
+      break;
+    case AttentionKind::kLatent:
+      break;  // no GPU computes it, which was said before anything was loaded
+  }
   weights.post_norm = matrices.vector(tensors.post_norm(layer));
   if (spec.layers[layer].ffn == FfnKind::kExperts) {
     weights.router = matrices.matrix(tensors.router(layer));

@@ -134,14 +134,7 @@ GatedDeltaNetWeights load_gated_delta_net(WeightReader& reader, const ModelSpec&
   for (const PlacedMatrix& placed : tensors.in) {
     reader.pack(placed.matrix, weights.in, placed.first_row);
   }
-  const std::vector<float> conv = reader.read_vector(tensors.conv);  // [conv_dim, conv_kernel]
-  weights.conv.resize(conv.size());
-  for (std::int64_t i = 0; i < shape.conv_dim(); ++i) {
-    for (std::int64_t tap = 0; tap < shape.conv_kernel; ++tap) {
-      weights.conv[static_cast<std::size_t>(tap * shape.conv_dim() + i)] =
-          conv[static_cast<std::size_t>(i * shape.conv_kernel + tap)];
-    }
-  }
+  weights.conv = reader.read_by_tap(tensors.conv);
   weights.a_log = reader.read_vector(tensors.a_log);
   weights.dt_bias = reader.read_vector(tensors.dt_bias);
   weights.norm = reader.read_vector(tensors.norm);

@@ -25,6 +25,10 @@ class MatrixUploader {
   const float* vector(const std::optional<TensorShape>& tensor) {
     return tensor ? vector(*tensor) : nullptr;
   }
+  /// [channels, taps] of a convolution as [taps, channels].
+  const float* by_tap(const TensorShape& tensor) {
+    return uploader_.put(reader_.read_by_tap(tensor));
+  }
   const bf16* matrix(const MatrixRef& matrix) {
     bf16* to = uploader_.reserve<bf16>(matrix.num_rows * matrix.num_cols);
     into(to, matrix);

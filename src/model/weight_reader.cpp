@@ -68,6 +68,17 @@ void WeightReader::read_rows(const MatrixRef& matrix, std::uint64_t first, std::
   }
 }
 
+std::vector<float> WeightReader::read_by_tap(const TensorShape& tensor) {
+  const std::vector<float> by_channel = read_vector(tensor);
+  const std::size_t num_taps = tensor.dims.back();
+  const std::size_t num_channels = by_channel.size() / num_taps;
+  std::vector<float> by_tap(by_channel.size());
+  for (std::size_t i = 0; i < by_channel.size(); ++i) {
+    by_tap[i % num_taps * num_channels + i / num_taps] = by_channel[i];
+  }
+  return by_tap;
+}
+
 void WeightReader::read_matrix(const MatrixRef& matrix, std::vector<bf16>& out) {
   open(matrix);
   out.resize(matrix.num_rows * matrix.num_cols);

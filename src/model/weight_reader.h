@@ -22,6 +22,9 @@ class WeightReader {
   /// Empty if there is none.
   std::vector<float> read_vector(const std::optional<TensorShape>& tensor);
 
+  /// [channels, taps] of a convolution as [taps, channels].
+  std::vector<float> read_by_tap(const TensorShape& tensor);
+
   /// `out` is resized to [num_rows, num_cols].
   void read_matrix(const MatrixRef& matrix, std::vector<bf16>& out);
 

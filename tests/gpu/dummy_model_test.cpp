@@ -305,6 +305,51 @@ TEST_F(DummyModelTest, SharedExpertAndDenseLayer) {
   compare_gpu_with_cpu();
 }
 
+/// Qwen3.5's layers: three gated delta nets, then attention with an output gate and wide heads of
+/// which a quarter is rotated; zero-centred norms, a shared expert with a gate.
+nlohmann::json hybrid_config() {
+  return config_of(qwen_shape(), {{"architectures", {"Qwen3_5MoeForCausalLM"}},
+                                  {"num_attention_heads", 8},
+                                  {"head_dim", 256},
+                                  {"partial_rotary_factor", 0.25},
+                                  {"linear_num_key_heads", 4},
+                                  {"linear_num_value_heads", 8},
+                                  {"linear_key_head_dim", 128},
+                                  {"linear_value_head_dim", 128},
+                                  {"shared_expert_intermediate_size", 512}});
+}
+
+TEST_F(DummyModelTest, HybridOfDeltaNetsAndGatedAttention) {
+  open(hybrid_config());
+  compare_gpu_with_cpu();
+}
+
+// A recurrent state is read and written by every piece of a prompt, wherever it runs, and made
+// again for a sequence that was preempted.
+TEST_F(DummyModelTest, HybridGivesTheSameInLanesPiecesAndAfterPreemption) {
+  open(hybrid_config());
+  auto config = gpu_config("none");
+  const auto weights = cluster::load_cluster_weights(cluster::Blueprint(config));
+  config.scheduler.microbatches = 1;
+  const Answers expected = run(config, weights);
+  ASSERT_FALSE(HasFailure());
+  for (const std::uint32_t lanes : {2U, 4U}) {
+    for (const std::uint32_t chunk : {16U, 128U}) {
+      for (const bool graphs : {false, true}) {
+        config.scheduler.microbatches = lanes;
+        config.scheduler.prefill_chunk = chunk;
+        config.scheduler.graphs = graphs;
+        // Enough for the longest alone, not for all.
+        config.attention.kv_cache.pages = chunk == 16 ? 20 : 512;
+        const Difference other = compare(expected, run(config, weights));
+        fmt::print("{}", other.describe("lanes and pieces"));
+        EXPECT_EQ(other.num_equal, other.num_tokens) << lanes << " lanes, pieces of " << chunk;
+        EXPECT_EQ(other.worst, 0.0) << lanes << " lanes, pieces of " << chunk;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fastfd
 

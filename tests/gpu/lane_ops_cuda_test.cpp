@@ -3,6 +3,8 @@
 #include "kernels/embedding/op_cuda.h"
 #include "kernels/norm/op.h"
 #include "kernels/norm/op_cuda.h"
+#include "kernels/sigmoid_gate/op.h"
+#include "kernels/sigmoid_gate/op_cuda.h"
 #include "kernels/swiglu/op_cuda.h"
 
 namespace fastfd::testing {
@@ -175,7 +177,36 @@ TEST(SwigluCudaTest, GatesAndWeighsEveryRow) {
   }
 }
 
+TEST(SigmoidGateCudaTest, EqualsTheReference) {
+  constexpr std::int64_t kRows = 5;
+  for (const std::int64_t dim : {8, 1032, 4096}) {
+    const auto count = static_cast<std::size_t>(kRows * dim);
+    const auto gate = to_bf16(random_floats(count, 1, 4.0F));
+    const auto y = to_bf16(random_floats(count, 2));
+    const auto gate_values = to_floats(gate);
+    std::vector<float> expected = to_floats(y);
+    kernels::reference_sigmoid_gate(
+        {.num_rows = kRows - 1, .dim = dim, .gate = gate_values.data(), .y = expected.data()});
+    const DeviceArray<bf16> device_gate(gate);
+    DeviceArray<bf16> device_y(y);
+    const auto control = control_of(kRows - 1);  // the last is beyond the lane's
+    ASSERT_TRUE(kernels::cuda::launch_sigmoid_gate({.max_rows = kRows,
+                                                    .dim = dim,
+                                                    .control = control.data(),
+                                                    .gate = device_gate.data(),
+                                                    .y = device_y.data()},
+                                                   nullptr)
+                    .is_ok());
+    const auto actual = to_floats(device_y.get());
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_NEAR(actual[i], expected[i], 5e-3F * std::abs(expected[i])) << i;
+    }
+  }
+}
+
 TEST(LaneOpsArgumentsTest, OddWidthsAreRefused) {
+  EXPECT_EQ(kernels::cuda::launch_sigmoid_gate({.max_rows = 1, .dim = 12}, nullptr).code(),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(kernels::cuda::launch_rms_norm({.max_rows = 1, .dim = 6}, nullptr).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(kernels::cuda::launch_swiglu({.max_rows = 1, .intermediate_dim = 12}, nullptr).code(),

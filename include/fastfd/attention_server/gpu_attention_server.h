@@ -49,7 +49,8 @@ class GpuAttentionServer final : public ServerLoop {
                      InlineExperts* experts = nullptr);
   ~GpuAttentionServer() override;
 
-  /// GPU memory that a server of these options takes beside its KV pool and its weights. Throws
+  /// GPU memory that a server of these options takes beside its KV pool, its recurrent states
+  /// and its weights. Throws
   /// DeviceError in a build without CUDA.
   static std::uint64_t workspace_bytes(const AttentionServerOptions& options,
                                        const model::ModelSpec& spec);

@@ -49,6 +49,8 @@ class Blueprint {
 
   /// KV of one page over all layers, keys and values.
   std::size_t kv_page_bytes() const;
+  /// Of one attention server: the state of all its slots.
+  std::size_t recurrent_state_bytes() const;
 
   /// Memory arithmetic of one server of each role, for the log: KV cache, windows.
   std::string describe_attention_memory() const;
@@ -61,7 +63,6 @@ class Blueprint {
   void refuse_empty_slices() const;
   void refuse_what_gpus_lack() const;
   std::size_t kv_cache_bytes() const;         ///< of one attention server
-  std::size_t recurrent_state_bytes() const;  ///< likewise, of all its slots
   std::uint32_t num_slots() const;            ///< likewise
   bool uses_graphs() const;
   DType dispatch_dtype() const;

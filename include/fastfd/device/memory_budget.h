@@ -14,6 +14,7 @@ struct MemoryDemand {
   std::uint64_t weights_bytes = 0;
   std::uint64_t workspace_bytes = 0;
   std::uint64_t windows_bytes = 0;
+  std::uint64_t states_bytes = 0;    ///< recurrent state of all slots
   std::uint64_t bytes_per_page = 0;  ///< KV of one page over all layers; 0: a server without a pool
   std::uint64_t min_pages = 1;       ///< that hold one sequence of the longest length
   /// More are of no use. Equal to min_pages: exactly so many were asked for.

@@ -15,15 +15,32 @@
 
 namespace fastfd::model {
 
-/// What a layer does not have is nullptr.
-struct DeviceAttentionLayer {
-  const float* input_norm = nullptr;  ///< [hidden_dim]
-  const bf16* qkv = nullptr;          ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v
-  const float* qkv_bias = nullptr;    ///< [(q + 2 kv heads) * head_dim]
-  const float* q_norm = nullptr;      ///< as RopeKvWriteParams wants them
+// What a layer does not have is nullptr.
+
+struct DeviceFullAttention {
+  const bf16* qkv = nullptr;        ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v
+  const float* qkv_bias = nullptr;  ///< [(q + 2 kv heads) * head_dim]
+  const bf16* gate = nullptr;       ///< [q heads * head_dim, hidden_dim]
+  const float* q_norm = nullptr;    ///< as RopeKvWriteParams wants them
   const float* k_norm = nullptr;
-  const bf16* out = nullptr;               ///< [hidden_dim, q heads * head_dim]
-  const float* out_bias = nullptr;         ///< [hidden_dim]
+  const bf16* out = nullptr;        ///< [hidden_dim, q heads * head_dim]
+  const float* out_bias = nullptr;  ///< [hidden_dim]
+};
+
+/// As kernels::cuda::GatedDeltaNetParams wants them.
+struct DeviceGatedDeltaNet {
+  const bf16* in = nullptr;  ///< [row_dim, hidden_dim]
+  const float* conv = nullptr;
+  const float* a_log = nullptr;
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;
+  const bf16* out = nullptr;  ///< [hidden_dim, value_dim]
+};
+
+struct DeviceAttentionLayer {
+  const float* input_norm = nullptr;       ///< [hidden_dim]
+  DeviceFullAttention full;                ///< AttentionKind::kFull
+  DeviceGatedDeltaNet gated_delta_net;     ///< AttentionKind::kGatedDeltaNet
   const float* post_norm = nullptr;        ///< [hidden_dim]
   const bf16* router = nullptr;            ///< [num_experts, hidden_dim]
   const float* correction_bias = nullptr;  ///< [num_experts]

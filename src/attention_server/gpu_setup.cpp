@@ -1,0 +1,27 @@
+#include "attention_server/gpu_setup.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "fastfd/core/check.h"
+
+namespace fastfd::attention_server {
+
+void require(const Status& status, const char* what) {
+  if (!status) {
+    throw device::DeviceError(fmt::format("{}: {}", what, status.message()));
+  }
+}
+
+void upload_bytes_once(const device::DeviceBuffer& to, const device::CudaDevice& device,
+                       const device::DeviceStream& stream, const void* from,
+                       std::size_t num_bytes) {
+  check(to.num_bytes() == num_bytes, "an array of another length than its values");
+  const device::PinnedBuffer pinned(device, num_bytes);
+  std::memcpy(pinned.data(), from, num_bytes);
+  require(device::copy_async(to.data(), pinned.data(), num_bytes, stream.handle()), "upload");
+  require(stream.synchronize(), "upload");
+}
+
+}  // namespace fastfd::attention_server
