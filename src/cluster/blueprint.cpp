@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster/gpu_limits.h"
 #include "fastfd/device/cuda.h"
 #include "fastfd/transport/nccl.h"
 #include "fastfd/transport/window_shape.h"
-#include "kernels/gated_delta_net/op_cuda.h"
 
 namespace fastfd::cluster {
 namespace {
@@ -142,34 +142,12 @@ void Blueprint::refuse_empty_slices() const {
 
 // Kernels that would compute something else must not start.
 void Blueprint::refuse_what_gpus_lack() const {
-  if (!config_.on_gpus()) {
-    return;
+  const std::string lacking = config_.on_gpus() ? what_gpus_lack(spec_) : "";
+  if (!lacking.empty()) {
+    throw config::ConfigError(fmt::format(
+        "{}: attention.device: {} of {} can't be computed on GPUs; use device: cpu in both pools",
+        config_.source.string(), lacking, spec_.architecture));
   }
-  constexpr std::uint32_t kTile = 128;
-  constexpr std::uint32_t kMostHidden = 8192;
-  const auto refuse_if = [&](bool lacks, const std::string& what) {
-    if (lacks) {
-      throw config::ConfigError(fmt::format(
-          "{}: attention.device: {} of {} can't be computed on GPUs; use device: cpu in both pools",
-          config_.source.string(), what, spec_.architecture));
-    }
-  };
-  refuse_if(spec_.num_layers_of(model::AttentionKind::kLatent) > 0, "latent attention layers");
-  const auto& delta = spec_.gated_delta_net;
-  refuse_if(spec_.has_recurrent_state() &&
-                (!kernels::cuda::is_supported(delta) || delta.row_dim() % 8 != 0),
-            fmt::format("gated delta net layers of {} heads, {} wide, over keys {} wide (multiples "
-                        "of 4, multiples of 32, and 64, 128 or 256 can)",
-                        delta.num_v_heads, delta.v_head_dim, delta.k_head_dim));
-  refuse_if(spec_.router.num_groups > 1, "groups of experts");
-  refuse_if(spec_.hidden_dim % kTile != 0 || spec_.hidden_dim > kMostHidden,
-            fmt::format("hidden_size {} (multiples of {} up to {} can)", spec_.hidden_dim, kTile,
-                        kMostHidden));
-  refuse_if(spec_.head_dim != 64 && spec_.head_dim != 128 && spec_.head_dim != 256,
-            fmt::format("head_dim {} (64, 128 and 256 can)", spec_.head_dim));
-  refuse_if(
-      spec_.shared_intermediate_dim % 8 != 0,
-      fmt::format("shared experts {} wide (multiples of 8 can)", spec_.shared_intermediate_dim));
 }
 
 // Pages become resident as they are first used, so a pool that is too large would end the servers

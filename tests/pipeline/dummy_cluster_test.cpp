@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cluster/gpu_limits.h"
 #include "fastfd/cluster/local_cluster.h"
 #include "fastfd/cluster/offline_bench.h"
 #include "support/collector.h"
@@ -98,6 +100,38 @@ TEST_F(DummyClusterTest, Fp8ExpertsOnTheCpuAreRefused) {
     EXPECT_THAT(error.what(),
                 HasSubstr("c.yaml: model.quantization: fp8 needs both pools on GPUs"));
   }
+}
+
+class GpuLimitsTest : public DummyClusterTest {
+ protected:
+  /// Of a model with these keys.
+  std::string lacking(const nlohmann::json& patch) {
+    nlohmann::json config = nlohmann::json::parse(test::make_tiny_config({}));
+    config.merge_patch({{"hidden_size", 256}, {"head_dim", 64}});
+    config.merge_patch(patch);
+    test::write_file(folder_.path() / "config.json", config.dump());
+    return what_gpus_lack(Blueprint(config_).spec());
+  }
+};
+
+TEST_F(GpuLimitsTest, ShapesWithoutKernelsAreRefusedByName) {
+  EXPECT_EQ(lacking(nlohmann::json::object()), "");
+  EXPECT_EQ(lacking({{"hidden_size", 192}}), "hidden_size 192 (multiples of 128 up to 8192 can)");
+  EXPECT_EQ(lacking({{"head_dim", 32}}), "head_dim 32 (64, 128 and 256 can)");
+}
+
+TEST_F(GpuLimitsTest, DeltaNetsOfAnotherShapeAreRefused) {
+  nlohmann::json hybrid = {{"architectures", {"Qwen3_5MoeForCausalLM"}},
+                           {"linear_num_key_heads", 2},
+                           {"linear_num_value_heads", 4},
+                           {"linear_key_head_dim", 64},
+                           {"linear_value_head_dim", 32},
+                           {"shared_expert_intermediate_size", 64}};
+  EXPECT_EQ(lacking(hybrid), "");
+  hybrid["linear_key_head_dim"] = 96;
+  EXPECT_EQ(lacking(hybrid),
+            "gated delta net layers of 4 heads, 32 wide, over keys 96 wide (multiples of 4, "
+            "multiples of 32, and 64, 128 or 256 can)");
 }
 
 }  // namespace

@@ -159,6 +159,18 @@ TEST(MemoryBudget, ThePoolTakesWhatIsLeft) {
             "GiB + windows 1.00 GiB + KV 37.00 GiB (12629 pages of 3145728 bytes)");
 }
 
+TEST(MemoryBudget, StatesOfAllSlotsComeBeforeThePool) {
+  MemoryDemand demand{.fraction = 0.5, .states_bytes = 8 * kGiB, .bytes_per_page = 1 << 20};
+  const auto budget = plan_memory({130 * kGiB, 140 * kGiB}, demand);
+  EXPECT_EQ(budget.kv_bytes, 62 * kGiB);
+  EXPECT_THAT(budget.arithmetic, HasSubstr("+ windows 0.00 GiB + recurrent state 8.00 GiB + KV"));
+  demand.states_bytes = 70 * kGiB;
+  EXPECT_THAT(error_of([&] {
+                plan_memory({130 * kGiB, 140 * kGiB}, demand);
+              }),
+              HasSubstr("lower max_model_len or max_sequences or max_batched_tokens"));
+}
+
 TEST(MemoryBudget, ThePoolTakesNoMoreThanIsOfUse) {
   const auto budget = plan_memory({130 * kGiB, 140 * kGiB},
                                   {.fraction = 0.5, .bytes_per_page = 1 << 20, .max_pages = 2048});

@@ -1,0 +1,50 @@
+#include "cluster/gpu_limits.h"
+
+#include <fmt/format.h>
+
+#include "kernels/gated_delta_net/op_cuda.h"
+
+namespace fastfd::cluster {
+namespace {
+
+constexpr std::uint32_t kTile = 128;
+constexpr std::uint32_t kMostHidden = 8192;
+constexpr std::uint32_t kGroup = 8;  // values that are loaded at once
+
+std::string attention_that_gpus_lack(const model::ModelSpec& spec) {
+  if (spec.num_layers_of(model::AttentionKind::kLatent) > 0) {
+    return "latent attention layers";
+  }
+  const auto& delta = spec.gated_delta_net;
+  if (spec.has_recurrent_state() &&
+      (!kernels::cuda::is_supported(delta) || delta.row_dim() % kGroup != 0)) {
+    return fmt::format(
+        "gated delta net layers of {} heads, {} wide, over keys {} wide (multiples of 4, multiples "
+        "of 32, and 64, 128 or 256 can)",
+        delta.num_v_heads, delta.v_head_dim, delta.k_head_dim);
+  }
+  if (spec.num_layers_of(model::AttentionKind::kFull) > 0 && spec.head_dim != 64 &&
+      spec.head_dim != 128 && spec.head_dim != 256) {
+    return fmt::format("head_dim {} (64, 128 and 256 can)", spec.head_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string what_gpus_lack(const model::ModelSpec& spec) {
+  if (spec.hidden_dim % kTile != 0 || spec.hidden_dim > kMostHidden) {
+    return fmt::format("hidden_size {} (multiples of {} up to {} can)", spec.hidden_dim, kTile,
+                       kMostHidden);
+  }
+  if (spec.router.num_groups > 1) {
+    return "groups of experts";
+  }
+  if (spec.shared_intermediate_dim % kGroup != 0) {
+    return fmt::format("shared experts {} wide (multiples of {} can)", spec.shared_intermediate_dim,
+                       kGroup);
+  }
+  return attention_that_gpus_lack(spec);
+}
+
+}  // namespace fastfd::cluster
