@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/gated_delta_net/op_cuda.h"
@@ -21,8 +22,9 @@ constexpr float kNormEps = 1e-6F;  // of queries and keys
 constexpr int kParts = 4;
 constexpr int kColumns = kThreads / kParts;
 static_assert(kColumns == kDeltaColumns);
-/// Rows whose queries, keys and values are loaded before the first of them is used.
+/// Rows whose queries, keys and values are on their way while as many others are used.
 constexpr int kRowBatch = 8;
+constexpr int kBatches = 2;
 
 __device__ float to_float(bf16 value) { return __uint_as_float(std::uint32_t{value.bits} << 16); }
 __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
@@ -129,40 +131,73 @@ struct RowBatch {
   static constexpr int kPartStride = kKeyDim / kParts + 4;
   float4 q[kRowBatch][kParts * kPartStride / 4];
   float4 k[kRowBatch][kParts * kPartStride / 4];
-  float v[kRowBatch][kColumns];
+  float4 v[kRowBatch][kColumns / 4];
   float decay[kRowBatch];
   float beta[kRowBatch];
 };
 
+/// A block's head and columns, and where it reads its rows.
 template <int kKeyDim>
-__device__ void load_batch(const GatedDeltaNetParams& params, std::int64_t first_row, int num_rows,
-                           std::int64_t head, std::int64_t first_column, RowBatch<kKeyDim>& batch) {
-  constexpr int kPerPart = kKeyDim / kParts;
-  const GatedDeltaNetShape& shape = params.shape;
-  const std::int64_t k_head = head / (shape.num_v_heads / shape.num_k_heads);
-  const std::int64_t keys = shape.num_k_heads * shape.k_head_dim;
-  for (int r = 0; r < num_rows; ++r) {
-    const float* mixed = params.mixed + (first_row + r) * shape.conv_dim();
-    const float* q = mixed + k_head * kKeyDim;
-    for (int i = static_cast<int>(threadIdx.x); i < kKeyDim; i += kThreads) {
-      const int at = i / kPerPart * RowBatch<kKeyDim>::kPartStride + i % kPerPart;
-      reinterpret_cast<float*>(batch.q[r])[at] = q[i];
-      reinterpret_cast<float*>(batch.k[r])[at] = q[keys + i];
+class BatchReader {
+ public:
+  __device__ BatchReader(const GatedDeltaNetParams& params, std::int64_t head,
+                         std::int64_t first_column)
+      : params_(params),
+        q_(head / (params.shape.num_v_heads / params.shape.num_k_heads) * kKeyDim),
+        k_(q_ + params.shape.num_k_heads * kKeyDim),
+        v_(2 * params.shape.num_k_heads * kKeyDim + head * params.shape.v_head_dim + first_column),
+        tail_(params.shape.conv_dim() + params.shape.value_dim() + head),
+        rate_(expf(params.a_log[head])),
+        dt_bias_(params.dt_bias[head]) {}
+
+  /// Starts the copies; the gates' projections wait in registers for `finish`.
+  __device__ void start(std::int64_t first_row, int num_rows, RowBatch<kKeyDim>& batch) {
+    constexpr int kVectors = kKeyDim / 4;
+    constexpr int kPartVectors = kVectors / kParts;
+    constexpr int kPartStride = RowBatch<kKeyDim>::kPartStride / 4;
+    constexpr int kRowVectors = 2 * kVectors + kColumns / 4;
+    for (int i = static_cast<int>(threadIdx.x); i < num_rows * kRowVectors; i += kThreads) {
+      const int row = i / kRowVectors;
+      const int vector = i % kRowVectors;
+      const float* mixed = params_.mixed + (first_row + row) * params_.shape.conv_dim();
+      if (vector >= 2 * kVectors) {
+        copy(&batch.v[row][vector - 2 * kVectors], mixed + v_ + (vector - 2 * kVectors) * 4);
+        continue;
+      }
+      const int at = vector % kVectors;
+      float4* to = vector < kVectors ? batch.q[row] : batch.k[row];
+      copy(to + at / kPartVectors * kPartStride + at % kPartVectors,
+           mixed + (vector < kVectors ? q_ : k_) + at * 4);
     }
-    if (threadIdx.x < kColumns) {
-      batch.v[r][threadIdx.x] =
-          mixed[2 * keys + head * shape.v_head_dim + first_column + threadIdx.x];
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    if (static_cast<int>(threadIdx.x) < num_rows) {
+      const bf16* tail =
+          params_.projected + (first_row + threadIdx.x) * params_.shape.row_dim() + tail_;
+      b_ = tail[0];
+      a_ = tail[params_.shape.num_v_heads];
     }
   }
-  if (static_cast<int>(threadIdx.x) < num_rows) {
-    const bf16* tail = params.projected + (first_row + threadIdx.x) * shape.row_dim() +
-                       shape.conv_dim() + shape.value_dim() + head;
-    const float b = to_float(tail[0]);
-    const float a = to_float(tail[shape.num_v_heads]);
-    batch.beta[threadIdx.x] = sigmoid(b);
-    batch.decay[threadIdx.x] = expf(-expf(params.a_log[head]) * softplus(a + params.dt_bias[head]));
+
+  /// What `start` has started last is there for this thread; the others' after a barrier.
+  __device__ void finish(int num_rows, RowBatch<kKeyDim>& batch) {
+    if (static_cast<int>(threadIdx.x) < num_rows) {
+      batch.beta[threadIdx.x] = sigmoid(to_float(b_));
+      batch.decay[threadIdx.x] = expf(-rate_ * softplus(to_float(a_) + dt_bias_));
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
   }
-}
+
+ private:
+  static __device__ void copy(float4* to, const float* from) {
+    copy_16_bytes(shared_address(to), from, true);
+  }
+
+  const GatedDeltaNetParams& params_;
+  // Offsets in a row of `mixed`, and in one of `projected`.
+  std::int64_t q_, k_, v_, tail_;
+  float rate_, dt_bias_;
+  bf16 b_, a_;
+};
 
 /// Sum over the threads of a column.
 __device__ float sum_parts(float value) {
@@ -175,7 +210,7 @@ __device__ float sum_parts(float value) {
 template <int kKeyDim>
 __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParams params) {
   constexpr int kPerPart = kKeyDim / kParts;
-  __shared__ RowBatch<kKeyDim> batch;
+  __shared__ RowBatch<kKeyDim> batches[kBatches];
   const GatedDeltaNetShape& shape = params.shape;
   if (blockIdx.x >= params.control->num_spans || params.abort->aborted != 0) {
     return;
@@ -193,19 +228,29 @@ __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParam
                         head * shape.k_head_dim * shape.v_head_dim +
                         (first_column + column) * kParts + part;
   const std::int64_t stride = shape.v_head_dim * kParts;
+  BatchReader<kKeyDim> reader(params, head, first_column);
+  const auto rows_from = [&](std::uint32_t first) {
+    return static_cast<int>(min(span.num_rows - first, std::uint32_t{kRowBatch}));
+  };
+  reader.start(span.first_row, rows_from(0), batches[0]);
   float state[kPerPart];
 #pragma unroll
   for (int i = 0; i < kPerPart; ++i) {
     state[i] = span.start_position == 0 ? 0.0F : matrix[i * stride];
   }
   for (std::uint32_t first = 0; first < span.num_rows; first += kRowBatch) {
-    const int num_rows = static_cast<int>(min(span.num_rows - first, std::uint32_t{kRowBatch}));
-    __syncthreads();  // the batch before has been used
-    load_batch<kKeyDim>(params, span.first_row + first, num_rows, head, first_column, batch);
-    __syncthreads();
+    const int num_rows = rows_from(first);
+    RowBatch<kKeyDim>& batch = batches[first / kRowBatch % kBatches];
+    reader.finish(num_rows, batch);
+    __syncthreads();  // all of this batch is there, and the one before has been used
+    const std::uint32_t next = first + kRowBatch;
+    if (next < span.num_rows) {
+      reader.start(span.first_row + next, rows_from(next), batches[next / kRowBatch % kBatches]);
+    }
     for (int r = 0; r < num_rows; ++r) {
       const float4* k = batch.k[r] + part * RowBatch<kKeyDim>::kPartStride / 4;
       const float4* q = batch.q[r] + part * RowBatch<kKeyDim>::kPartStride / 4;
+      const auto* v = reinterpret_cast<const float*>(batch.v[r]);
       const float decay = batch.decay[r];
       float predicted = 0.0F;
 #pragma unroll
@@ -218,7 +263,7 @@ __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParam
         predicted +=
             key.x * state[i] + key.y * state[i + 1] + key.z * state[i + 2] + key.w * state[i + 3];
       }
-      const float delta = batch.beta[r] * (batch.v[r][column] - sum_parts(predicted));
+      const float delta = batch.beta[r] * (v[column] - sum_parts(predicted));
       float out = 0.0F;
 #pragma unroll
       for (int i = 0; i < kPerPart; i += 4) {
