@@ -152,6 +152,13 @@ SPECS = [
                                             "linear_attention"],
         rope_parameters=rope(1e7, partial_rotary_factor=0.25), **GATED_DELTA),
         keep_float32=("linear_attn.A_log", "linear_attn.norm.weight")),
+    # Published in FP8 the experts are one matrix each, and in bf16 stacked.
+    Spec("qwen3.5-moe-fp8", "Qwen3_5MoeForCausalLM", small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_experts=5, num_experts_per_tok=2,
+        hidden_size=80, layer_types=["linear_attention", "full_attention"],
+        rope_parameters=rope(1e7, partial_rotary_factor=0.25), **GATED_DELTA),
+        fp8=True, not_quantised=("lm_head", "mlp.gate", "shared_expert_gate", "in_proj_a", "in_proj_b"),
+        keep_float32=("linear_attn.A_log",)),
     # Rows of the delta net's projections lie by key head; no list of layer types but an interval.
     Spec("qwen3-next", "Qwen3NextForCausalLM", small(
         num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_hidden_layers=4, intermediate_size=20,

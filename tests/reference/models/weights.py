@@ -72,29 +72,50 @@ def is_kept(name, spec):
     return any(entry in (".".join(parts), parts[-1]) for entry in spec.not_quantised)
 
 
+def one_matrix_an_expert(name, tensor):
+    """What published FP8 checkpoints have instead of a layer's stacked experts."""
+    prefix, _, kind = name.rpartition(".")
+    for expert, matrix in enumerate(tensor):
+        if kind == "gate_up_proj":
+            for part, half in zip(("gate_proj", "up_proj"), matrix.chunk(2)):
+                yield f"{prefix}.{expert}.{part}.weight", half.contiguous()
+        else:
+            yield f"{prefix}.{expert}.{kind}.weight", matrix.contiguous()
+
+
 def quantise(tensors, spec):
     """(what an FP8 checkpoint has instead, what that stands for). Linear layers' matrices become
     float8_e4m3fn with one float32 `weight_scale_inv` a block of 128 x 128: weight = fp8 * scale."""
     stored, meant = {}, {}
     for name, tensor in tensors.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            parts = {part: to_fp8(matrix) for part, matrix in one_matrix_an_expert(name, tensor)}
+            for part, (fp8, scales, _) in parts.items():
+                stored[part], stored[part + "_scale_inv"] = fp8, scales
+            products = [product for _, _, product in parts.values()]
+            meant[name] = torch.stack(products).view(tensor.shape)
+            continue
         is_table = name.endswith(("embed_tokens.weight", "lm_head.weight"))
         if tensor.dim() != 2 or is_table or is_router(name) or is_kept(name, spec):
             stored[name] = meant[name] = tensor
             continue
-        rows, columns = tensor.shape
-        blocks = -(-rows // BLOCK), -(-columns // BLOCK)
-        padded = torch.zeros(blocks[0] * BLOCK, blocks[1] * BLOCK)
-        padded[:rows, :columns] = tensor.float()
-        tiles = padded.view(blocks[0], BLOCK, blocks[1], BLOCK)
-        scales = tiles.abs().amax(dim=(1, 3)) / LARGEST_E4M3
-        spread = scales[:, None, :, None]
-        fp8 = (tiles / spread).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
-        stored[name] = fp8.view(padded.shape)[:rows, :columns].contiguous()
-        stored[name + "_scale_inv"] = scales
-        # As transformers dequantises for a bf16 model.
-        product = (fp8.float() * spread).view(padded.shape)[:rows, :columns]
-        meant[name] = product.to(torch.bfloat16).contiguous()
+        stored[name], stored[name + "_scale_inv"], meant[name] = to_fp8(tensor)
     return stored, meant
+
+
+def to_fp8(tensor):
+    """(e4m3, scales, what they stand for)"""
+    rows, columns = tensor.shape
+    blocks = -(-rows // BLOCK), -(-columns // BLOCK)
+    padded = torch.zeros(blocks[0] * BLOCK, blocks[1] * BLOCK)
+    padded[:rows, :columns] = tensor.float()
+    tiles = padded.view(blocks[0], BLOCK, blocks[1], BLOCK)
+    scales = tiles.abs().amax(dim=(1, 3)) / LARGEST_E4M3
+    spread = scales[:, None, :, None]
+    fp8 = (tiles / spread).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
+    # As transformers dequantises for a bf16 model.
+    product = (fp8.float() * spread).view(padded.shape)[:rows, :columns]
+    return (fp8.view(padded.shape)[:rows, :columns].contiguous(), scales, product.to(torch.bfloat16).contiguous())
 
 
 def prediction_layer(spec):
