@@ -4,6 +4,7 @@
 /// over blocks of tokens (Milakov and Gimelshein, "Online normalizer calculation for softmax",
 /// 2018; blocked as in FlashAttention). Blocks lie at fixed positions of the sequence and every sum
 /// of a query runs over its tokens in ascending order, whatever queries it shares a call with.
+/// Blocks before a query's window don't touch it.
 
 #include "kernels/simd/table.h"
 #include "kernels/simd/vec.h"
@@ -62,6 +63,31 @@ struct AttentionState {
   float largest[simd::kMaxAttentionQueries] = {};
   float totals[simd::kMaxAttentionQueries] = {};
 };
+
+/// Which of a block's tokens each query sees: [begins, ends), both ascending. Queries [first, last)
+/// see any.
+struct VisibleTokens {
+  std::int64_t begins[simd::kMaxAttentionQueries];
+  std::int64_t ends[simd::kMaxAttentionQueries];
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+
+/// Of the block of `num` tokens from `first` on.
+inline VisibleTokens visible_tokens(const simd::AttentionBlock& block, std::int64_t first,
+                                    std::int64_t num) {
+  VisibleTokens visible;
+  visible.last = block.num_queries;
+  for (std::int64_t i = block.num_queries - 1; i >= 0; --i) {
+    const std::int64_t end = block.limits[i] - first;
+    const std::int64_t begin = block.window > 0 ? end - block.window : 0;
+    visible.ends[i] = end < num ? end : num;
+    visible.begins[i] = begin > 0 ? begin : 0;
+    visible.last -= begin >= num ? 1 : 0;
+    visible.first += end <= 0 ? 1 : 0;
+  }
+  return visible;
+}
 
 /// A zero-padded copy of a row whose length is no multiple of a chunk.
 template <typename Pool>
@@ -209,12 +235,16 @@ void add_values(const AttentionState<Pool>& state, const TokenRows<Pool>& rows, 
   }
 }
 
-/// Turns the scores of one query into probabilities relative to its new maximum; tokens from
-/// `visible` on get none.
+/// Turns the scores of one query into probabilities relative to its new maximum; tokens outside
+/// [begin, end) get none.
 template <typename Pool>
-void softmax_block(AttentionState<Pool>& state, std::int64_t query, std::int64_t visible) {
+void softmax_block(AttentionState<Pool>& state, std::int64_t query, std::int64_t begin,
+                   std::int64_t end) {
   float* p = state.probabilities + query * kTokens;
-  for (std::int64_t t = visible; t < kTokens; ++t) {
+  for (std::int64_t t = 0; t < begin; ++t) {
+    p[t] = -__builtin_inff();
+  }
+  for (std::int64_t t = end; t < kTokens; ++t) {
     p[t] = -__builtin_inff();
   }
   Vec block_largest = load(p);
@@ -246,27 +276,34 @@ void softmax_block(AttentionState<Pool>& state, std::int64_t query, std::int64_t
 /// kQueries queries, then the rest in smaller groups.
 template <typename Pool, int kQueries>
 void score_groups(const AttentionState<Pool>& state, const TokenRows<Pool>& rows, std::int64_t num,
-                  std::int64_t query) {
-  for (; query + kQueries <= state.block.num_queries; query += kQueries) {
+                  std::int64_t query, std::int64_t last) {
+  for (; query + kQueries <= last; query += kQueries) {
     score_tile<Pool, kQueries>(state, rows, num, query);
   }
   if constexpr (kQueries > 1) {
-    score_groups<Pool, kQueries / 2>(state, rows, num, query);
+    score_groups<Pool, kQueries / 2>(state, rows, num, query, last);
   }
 }
 
 template <typename Pool, int kQueries>
 void value_groups(const AttentionState<Pool>& state, const TokenRows<Pool>& rows,
-                  const std::int64_t* visible, std::int64_t query) {
-  for (; query + kQueries <= state.block.num_queries; query += kQueries) {
-    // The first of a group sees the fewest tokens; what the others see beyond is added one by one,
-    // so that nothing a query may not see touches it.
-    const std::int64_t common = visible[query];
-    add_values<Pool, kQueries>(state, rows, 0, common, query);
-    if constexpr (kQueries > 1) {
-      for (int h = 1; h < kQueries; ++h) {
-        add_values<Pool, 1>(state, rows, common, visible[query + h], query + h);
-      }
+                  const VisibleTokens& visible, std::int64_t query) {
+  for (; query + kQueries <= visible.last; query += kQueries) {
+    // The window of the last of a group begins last, and the first sees the fewest tokens at the
+    // end; what the others see before and beyond is added one by one, so that nothing a query may
+    // not see touches it.
+    const std::int64_t begin = visible.begins[query + kQueries - 1];
+    const std::int64_t end = visible.ends[query] > begin ? visible.ends[query] : begin;
+    const auto add_alone = [&](int h, std::int64_t from, std::int64_t to) {
+      const std::int64_t last = visible.ends[query + h];
+      add_values<Pool, 1>(state, rows, from, to < last ? to : last, query + h);
+    };
+    for (int h = 0; h < kQueries - 1; ++h) {
+      add_alone(h, visible.begins[query + h], begin);
+    }
+    add_values<Pool, kQueries>(state, rows, begin, end, query);
+    for (int h = 1; h < kQueries; ++h) {
+      add_alone(h, end, kTokens);
     }
   }
   if constexpr (kQueries > 1) {
@@ -283,8 +320,10 @@ void begin_queries(AttentionState<Pool>& state) {
       q[Pool::slot(d)] = d < state.block.head_dim ? state.block.queries[i][d] : 0.0F;
       sums[d] = 0.0F;
     }
-    state.largest[i] = -__builtin_inff();
-    state.totals[i] = 0.0F;
+    // A sink is a token without a value, before all others.
+    const bool has_sink = state.block.sinks != nullptr;
+    state.largest[i] = has_sink ? state.block.sinks[i] : -__builtin_inff();
+    state.totals[i] = has_sink ? 1.0F : 0.0F;
   }
 }
 
@@ -322,9 +361,11 @@ void attend(const simd::AttentionBlock& block) {
   const auto tokens_from = [num_tokens](std::int64_t first) {
     return num_tokens - first < kTokens ? num_tokens - first : kTokens;
   };
-  find_rows(state, 0, tokens_from(0), blocks[0]);
-  std::int64_t query = 0;  // the first that still sees tokens of the block
-  for (std::int64_t first = 0; first < num_tokens; first += kTokens) {
+  // The first query's window begins first.
+  const std::int64_t hidden = block.window > 0 ? block.limits[0] - block.window : 0;
+  const std::int64_t first_block = hidden > 0 ? hidden / kTokens * kTokens : 0;
+  find_rows(state, first_block, tokens_from(first_block), blocks[first_block / kTokens % 2]);
+  for (std::int64_t first = first_block; first < num_tokens; first += kTokens) {
     const TokenRows<Pool>& rows = blocks[first / kTokens % 2];
     TokenRows<Pool>& next = blocks[(first / kTokens + 1) % 2];
     const std::int64_t num = tokens_from(first);
@@ -334,21 +375,16 @@ void attend(const simd::AttentionBlock& block) {
     if (look_ahead) {
       find_rows(state, first + kTokens, num_next, next);
     }
-    std::int64_t visible[simd::kMaxAttentionQueries];
-    for (std::int64_t i = 0; i < block.num_queries; ++i) {
-      const std::int64_t seen = block.limits[i] - first;
-      visible[i] = seen < num ? seen : num;
-      query += seen <= 0 && i == query ? 1 : 0;
-    }
+    const VisibleTokens visible = visible_tokens(block, first, num);
     prefetch_rows(next.keys, num_next, state.dim);
-    score_groups<Pool, kQueryGroup>(state, rows, num, query);
-    for (std::int64_t i = query; i < block.num_queries; ++i) {
-      softmax_block(state, i, visible[i]);
+    score_groups<Pool, kQueryGroup>(state, rows, num, visible.first, visible.last);
+    for (std::int64_t i = visible.first; i < visible.last; ++i) {
+      softmax_block(state, i, visible.begins[i], visible.ends[i]);
     }
     if (block.values != block.keys) {
       prefetch_rows(next.values, num_next, state.value_dim);
     }
-    value_groups<Pool, kQueryGroup>(state, rows, visible, query);
+    value_groups<Pool, kQueryGroup>(state, rows, visible, visible.first);
     if (!look_ahead && first + kTokens < num_tokens) {
       find_rows(state, first + kTokens, tokens_from(first + kTokens), next);
     }

@@ -32,7 +32,7 @@ struct AttentionSpan {
 };
 
 /// Writes the new keys and values into the pages, then causal attention of every row over its own
-/// sequence up to and including itself.
+/// sequence up to and including itself, or over the last `window` tokens of that.
 struct PagedAttentionParams {
   std::int64_t num_q_heads = 0;  ///< a multiple of pool.num_kv_heads
   const float* qkv = nullptr;    ///< [rows, (num_q_heads + 2 num_kv_heads) * head_dim], rotated
@@ -40,6 +40,10 @@ struct PagedAttentionParams {
   std::span<const AttentionSpan> spans;  ///< disjoint row ranges
   float* out = nullptr;                  ///< [rows, num_q_heads * head_dim]
   float scale = 1.0F;                    ///< of the scores, usually head_dim^-0.5
+  std::int64_t window = 0;               ///< tokens that a row sees, itself included; 0: all
+  /// [num_q_heads] or nullptr: a logit a head that takes part in the softmax and adds no value
+  /// (attention sinks, arXiv:2309.17453, as gpt-oss learns them).
+  const float* sinks = nullptr;
   /// Polled at least every 64 rows; true ends the launch with kAborted. nullptr: never.
   const std::atomic<bool>* abort = nullptr;
 };

@@ -33,8 +33,9 @@ class PagedAttention {
     for (const AttentionSpan& span : params_.spans) {
       num_rows += span.num_rows;
       num_items += num_items_of(span);
-      num_scores += static_cast<double>(span.num_rows) *
-                    static_cast<double>(span.start_position + span.num_rows);
+      const std::int64_t end = span.start_position + span.num_rows;
+      const std::int64_t seen = params_.window > 0 ? std::min(params_.window, end) : end;
+      num_scores += static_cast<double>(span.num_rows) * static_cast<double>(seen);
     }
     const auto kv_dim = static_cast<double>(params_.pool.num_kv_heads * params_.pool.head_dim);
     simd::split(stream_, num_rows, 1,
@@ -128,11 +129,13 @@ class PagedAttention {
     std::array<std::int64_t, simd::kMaxAttentionQueries> limits;
     std::array<const float*, simd::kMaxAttentionQueries> queries;
     std::array<float*, simd::kMaxAttentionQueries> outputs;
+    std::array<float, simd::kMaxAttentionQueries> sinks;
     std::size_t num_queries = 0;
     for (std::int64_t row = first_row; row < first_row + num_rows; ++row) {
       for (std::int64_t head = 0; head < num_heads; ++head, ++num_queries) {
         const std::int64_t q_head = kv_head * group_ + first_head + head;
         limits[num_queries] = span.start_position + row + 1;
+        sinks[num_queries] = params_.sinks != nullptr ? params_.sinks[q_head] : 0.0F;
         queries[num_queries] =
             params_.qkv + (span.first_row + row) * row_dim_ + q_head * pool.head_dim;
         outputs[num_queries] =
@@ -145,6 +148,8 @@ class PagedAttention {
     table_.attention(
         {.num_queries = static_cast<std::int64_t>(num_queries),
          .limits = limits.data(),
+         .window = params_.window,
+         .sinks = params_.sinks != nullptr ? sinks.data() : nullptr,
          .queries = queries.data(),
          .outputs = outputs.data(),
          .keys = static_cast<const std::byte*>(pool.keys) + head_offset,
@@ -187,6 +192,10 @@ Status check_params(const PagedAttentionParams& params) {
   if (pool.dtype != DType::kBFloat16 && pool.dtype != DType::kFloat32) {
     return {StatusCode::kInvalidArgument,
             "paged attention: the KV pool must be bfloat16 or float32"};
+  }
+  if (params.window < 0) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("paged attention: a window of {} tokens", params.window)};
   }
   for (const AttentionSpan& span : params.spans) {
     if (span.num_rows < 1 || span.start_position < 0) {

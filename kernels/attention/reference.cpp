@@ -51,15 +51,19 @@ void attend(const PagedAttentionParams& params, const AttentionSpan& span, std::
   const std::int64_t row_dim = (params.num_q_heads + 2 * pool.num_kv_heads) * pool.head_dim;
   const std::int64_t kv_head = q_head / (params.num_q_heads / pool.num_kv_heads);
   const float* q = params.qkv + (span.first_row + row) * row_dim + q_head * pool.head_dim;
-  const std::int64_t num_tokens = span.start_position + row + 1;
+  const std::int64_t end = span.start_position + row + 1;
+  const std::int64_t begin = params.window > 0 ? std::max<std::int64_t>(end - params.window, 0) : 0;
 
-  std::vector<float> scores(static_cast<std::size_t>(num_tokens));
-  for (std::int64_t t = 0; t < num_tokens; ++t) {
+  std::vector<float> scores;
+  for (std::int64_t t = begin; t < end; ++t) {
     float dot = 0.0F;
     for (std::int64_t d = 0; d < pool.head_dim; ++d) {
       dot += q[d] * read(pool.keys, pool.dtype, element(pool, span, kv_head, t, d));
     }
-    scores[static_cast<std::size_t>(t)] = dot * params.scale;
+    scores.push_back(dot * params.scale);
+  }
+  if (params.sinks != nullptr) {
+    scores.push_back(params.sinks[q_head]);  // the last, which no value belongs to
   }
   const float largest = *std::max_element(scores.begin(), scores.end());
   float total = 0.0F;
@@ -71,8 +75,8 @@ void attend(const PagedAttentionParams& params, const AttentionSpan& span, std::
                q_head * pool.head_dim;
   for (std::int64_t d = 0; d < pool.head_dim; ++d) {
     float sum = 0.0F;
-    for (std::int64_t t = 0; t < num_tokens; ++t) {
-      sum += scores[static_cast<std::size_t>(t)] *
+    for (std::int64_t t = begin; t < end; ++t) {
+      sum += scores[static_cast<std::size_t>(t - begin)] *
              read(pool.values, pool.dtype, element(pool, span, kv_head, t, d));
     }
     out[d] = sum / total;

@@ -14,4 +14,18 @@ inline void swiglu(const float* gate_up, float* hidden) {
   }
 }
 
+inline void clamped_swiglu(const float* gate_up, float* hidden, float alpha, float limit) {
+  constexpr int kUnits = 32;
+  const Vec one = set1(1.0F);
+  const Vec most = set1(limit);
+  const Vec least = set1(-limit);
+  for (int i = 0; i < kUnits; i += kLanes) {
+    // In this order a NaN passes.
+    const Vec gate = min(most, load(gate_up + i));
+    const Vec up = max(least, min(most, load(gate_up + kUnits + i)));
+    const Vec glu = div(gate, add(one, exp(mul(gate, set1(-alpha)))));
+    store(hidden + i, mul(add(up, one), glu));
+  }
+}
+
 }  // namespace fastfd::kernels::FASTFD_SIMD

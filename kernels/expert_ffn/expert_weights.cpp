@@ -30,4 +30,16 @@ ExpertWeights ExpertWeights::pack(const bf16* gate, const bf16* up, const bf16* 
   return weights;
 }
 
+void ExpertWeights::set_biases(std::span<const float> of_gate, std::span<const float> of_up,
+                               std::span<const float> of_down) {
+  gate_up_bias.assign(static_cast<std::size_t>(gate_up.n()), 0.0F);
+  constexpr auto kHalf = static_cast<std::size_t>(kHalfPanel);
+  for (std::size_t unit = 0; unit < of_gate.size(); ++unit) {
+    const std::size_t row = unit / kHalf * 2 * kHalf + unit % kHalf;
+    gate_up_bias[row] = of_gate[unit];
+    gate_up_bias[row + kHalf] = of_up[unit];
+  }
+  down_bias.assign(of_down.begin(), of_down.end());
+}
+
 }  // namespace fastfd::kernels

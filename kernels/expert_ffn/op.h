@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/status.h"
@@ -11,19 +12,37 @@
 
 namespace fastfd::kernels {
 
-/// One expert: down(silu(gate(x)) * up(x)).
+/// How gate and up become a hidden unit.
+enum class GatedActivation : std::uint8_t {
+  kSwiglu,         ///< silu(gate) * up
+  kClampedSwiglu,  ///< gate * sigmoid(alpha * gate) * (up + 1), both clamped (gpt-oss)
+};
+
+struct ActivationRule {
+  GatedActivation kind = GatedActivation::kSwiglu;
+  // kClampedSwiglu
+  float alpha = 1.702F;
+  float limit = 7.0F;  ///< gate is at most that, up within +-that; positive
+};
+
+/// One expert: down(activation(gate(x), up(x))).
 struct ExpertWeights {
   /// [2 * intermediate_dim, hidden_dim]; gate and up rows interleaved in blocks of 32 (gate rows
   /// 0..31, up rows 0..31, gate rows 32..63, ...), so that one 64-row panel holds both halves of 32
   /// hidden units and SwiGLU runs in the epilogue. intermediate_dim is padded to a multiple of 32.
   PackedWeights gate_up;
-  PackedWeights down;  ///< [hidden_dim, padded intermediate_dim]
+  PackedWeights down;               ///< [hidden_dim, padded intermediate_dim]
+  std::vector<float> gate_up_bias;  ///< of the rows of gate_up, in their order, or empty
+  std::vector<float> down_bias;     ///< [hidden_dim] or empty; a route's weight is its weight, too
 
   /// Packs from row-major bf16: gate and up [intermediate_dim, hidden_dim], down [hidden_dim,
   /// intermediate_dim]. Allocates in `arena` if there is one.
   static ExpertWeights pack(const bf16* gate, const bf16* up, const bf16* down,
                             std::int64_t hidden_dim, std::int64_t intermediate_dim,
                             device::HostArena* arena = nullptr);
+  /// [intermediate_dim], [intermediate_dim], [hidden_dim].
+  void set_biases(std::span<const float> of_gate, std::span<const float> of_up,
+                  std::span<const float> of_down);
 };
 
 /// For each token: out = sum over its routes, in ascending local expert order, of weight *
@@ -39,6 +58,7 @@ struct ExpertFfnParams {
   const std::uint32_t* route_experts = nullptr;  ///< [num_routes] local expert ids
   const float* route_weights = nullptr;          ///< [num_routes]
   std::span<const ExpertWeights> experts;
+  ActivationRule activation{};
   void* const* out_rows = nullptr;    ///< [num_tokens] -> [hidden_dim] of out_dtype
   DType out_dtype = DType::kFloat32;  ///< kFloat32 or kBFloat16; sums are float
   Precision precision = Precision::kFloat32;

@@ -61,6 +61,14 @@ Status check_params(const ExpertFfnParams& params) {
               fmt::format("expert FFN: weights of expert {} are not of shape {} x {}", i,
                           params.hidden_dim, params.intermediate_dim)};
     }
+    const auto is_bias_of = [](const std::vector<float>& bias, std::int64_t num_rows) {
+      return bias.empty() || static_cast<std::int64_t>(bias.size()) == num_rows;
+    };
+    if (!is_bias_of(expert.gate_up_bias, 2 * padded) ||
+        !is_bias_of(expert.down_bias, params.hidden_dim)) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("expert FFN: biases of expert {} are not those of its weights", i)};
+    }
   }
   if (params.num_tokens == 0) {
     return Status::ok();
@@ -84,8 +92,8 @@ Status check_params(const ExpertFfnParams& params) {
   return Status::ok();
 }
 
-/// One launch: group the routes by expert; gate, up and SwiGLU of every route; then, panel by panel
-/// of the output, down projections added up per token in ascending expert order.
+/// One launch: group the routes by expert; gate, up and activation of every route; then, panel by
+/// panel of the output, down projections added up per token in ascending expert order.
 class GroupedFfn {
  public:
   GroupedFfn(const ExpertFfnParams& params, ExpertFfnScratch::Impl& scratch,
@@ -243,7 +251,19 @@ class GroupedFfn {
     return hidden_ + route * padded_intermediate_ * element_bytes_;
   }
 
-  /// Hidden units of panels [first, last) of a block: silu(gate) * up.
+  void activate(float* gate_up, const float* bias, float* units) const {
+    if (bias != nullptr) {
+      table_.axpy(1.0F, bias, gate_up, kPanelRows);
+    }
+    const ActivationRule& rule = params_.activation;
+    if (rule.kind == GatedActivation::kClampedSwiglu) {
+      table_.clamped_swiglu(gate_up, units, rule.alpha, rule.limit);
+    } else {
+      table_.swiglu(gate_up, units);
+    }
+  }
+
+  /// Hidden units of panels [first, last) of a block.
   void run_gate_up(const Block& block, std::int64_t first, std::int64_t last) const {
     std::array<const void*, kBlockRows> rows;
     for (std::uint32_t i = 0; i < block.num_routes; ++i) {
@@ -252,10 +272,12 @@ class GroupedFfn {
     alignas(64) std::array<float, kBlockRows * kPanelRows> gate_up;
     alignas(64) std::array<float, kHalfPanel> units;
     const PackedWeights& weights = params_.experts[block.expert].gate_up;
+    const auto& biases = params_.experts[block.expert].gate_up_bias;
     for (std::int64_t panel = first; panel < last; ++panel) {
       panel_gemm(block, rows.data(), weights, panel, gate_up.data());
+      const float* bias = biases.empty() ? nullptr : biases.data() + panel * kPanelRows;
       for (std::uint32_t i = 0; i < block.num_routes; ++i) {
-        table_.swiglu(gate_up.data() + i * kPanelRows, units.data());
+        activate(gate_up.data() + i * kPanelRows, bias, units.data());
         std::byte* target = hidden_row(block.first_route + i) + panel * kHalfPanel * element_bytes_;
         if (bf16_gemm_) {
           table_.to_bf16(units.data(), reinterpret_cast<std::uint16_t*>(target), kHalfPanel);
@@ -285,8 +307,13 @@ class GroupedFfn {
         rows[i] = hidden_row(block.first_route + i);
       }
       panel_gemm(block, rows.data(), params_.experts[block.expert].down, panel, partial.data());
+      const auto& biases = params_.experts[block.expert].down_bias;
       for (std::uint32_t i = 0; i < block.num_routes; ++i) {
         const std::uint32_t route = block.first_route + i;
+        if (!biases.empty()) {
+          table_.axpy(1.0F, biases.data() + first_column, partial.data() + i * kPanelRows,
+                      num_columns);
+        }
         table_.axpy(route_weights_[route], partial.data() + i * kPanelRows,
                     sums + route_tokens_[route] * kPanelRows, num_columns);
       }

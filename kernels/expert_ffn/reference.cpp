@@ -46,6 +46,19 @@ float dot(const PackedWeights& weights, std::int64_t row, const std::vector<floa
   return sum;
 }
 
+float bias_of(const std::vector<float>& biases, std::int64_t row) {
+  return biases.empty() ? 0.0F : biases[static_cast<std::size_t>(row)];
+}
+
+float activate(const ActivationRule& rule, float gate, float up) {
+  if (rule.kind == GatedActivation::kSwiglu) {
+    return gate / (1.0F + std::exp(-gate)) * up;
+  }
+  gate = std::min(gate, rule.limit);
+  up = std::clamp(up, -rule.limit, rule.limit);
+  return gate / (1.0F + std::exp(-rule.alpha * gate)) * (up + 1.0F);
+}
+
 std::vector<float> run_expert(const ExpertWeights& expert, const ExpertFfnParams& params,
                               std::vector<float> x) {
   for (float& value : x) {
@@ -54,14 +67,15 @@ std::vector<float> run_expert(const ExpertWeights& expert, const ExpertFfnParams
   std::vector<float> hidden(static_cast<std::size_t>(params.intermediate_dim));
   for (std::int64_t j = 0; j < params.intermediate_dim; ++j) {
     const std::int64_t gate_row = j / 32 * 64 + j % 32;
-    const float gate = dot(expert.gate_up, gate_row, x);
-    const float up = dot(expert.gate_up, gate_row + 32, x);
-    const float silu = gate / (1.0F + std::exp(-gate));
-    hidden[static_cast<std::size_t>(j)] = rounded(silu * up, params.precision);
+    const float gate = dot(expert.gate_up, gate_row, x) + bias_of(expert.gate_up_bias, gate_row);
+    const float up =
+        dot(expert.gate_up, gate_row + 32, x) + bias_of(expert.gate_up_bias, gate_row + 32);
+    hidden[static_cast<std::size_t>(j)] =
+        rounded(activate(params.activation, gate, up), params.precision);
   }
   std::vector<float> y(static_cast<std::size_t>(params.hidden_dim));
   for (std::int64_t j = 0; j < params.hidden_dim; ++j) {
-    y[static_cast<std::size_t>(j)] = dot(expert.down, j, hidden);
+    y[static_cast<std::size_t>(j)] = dot(expert.down, j, hidden) + bias_of(expert.down_bias, j);
   }
   return y;
 }

@@ -24,10 +24,11 @@ constexpr simd::KernelTable make_table(const char* name) {
     .gemm_bf16 = nullptr,
 #endif
     .to_bf16 = to_bf16, .round_bf16 = round_bf16, .from_bf16 = from_bf16, .swiglu = swiglu,
-    .axpy = axpy, .rms_norm = rms_norm, .add_partials = add_partials, .rotate = rotate,
-    .attention = attention, .conv_silu = conv_silu, .l2_normalize = l2_normalize,
-    .silu_gate = silu_gate, .delta_rule = delta_rule, .sigmoid_gate = sigmoid_gate,
-    .max_element = max_element, .find_at_least = find_at_least, .exp_sum = exp_sum
+    .clamped_swiglu = clamped_swiglu, .axpy = axpy, .rms_norm = rms_norm,
+    .add_partials = add_partials, .rotate = rotate, .attention = attention, .conv_silu = conv_silu,
+    .l2_normalize = l2_normalize, .silu_gate = silu_gate, .delta_rule = delta_rule,
+    .sigmoid_gate = sigmoid_gate, .max_element = max_element, .find_at_least = find_at_least,
+    .exp_sum = exp_sum
   };
 }
 

@@ -26,7 +26,9 @@ struct GemmPanels {
 /// Queries of one KV head against its keys and values, in blocks of tokens.
 struct AttentionBlock {
   std::int64_t num_queries = 0;           ///< at most kMaxAttentionQueries
-  const std::int64_t* limits = nullptr;   ///< [num_queries] tokens a query sees; ascending
+  const std::int64_t* limits = nullptr;   ///< [num_queries] tokens before a query's end; ascending
+  std::int64_t window = 0;                ///< of which it sees the last so many; 0: all
+  const float* sinks = nullptr;           ///< [num_queries] logits without a value, or nullptr
   const float* const* queries = nullptr;  ///< [num_queries] -> [head_dim]
   float* const* outputs = nullptr;        ///< [num_queries] -> [value_dim]
   const void* keys = nullptr;             ///< pool, at this KV head of page 0
@@ -89,6 +91,9 @@ struct KernelTable {
 
   /// Rows of [32 gates, 32 ups] -> 32 times silu(gate) * up.
   void (*swiglu)(const float* gate_up, float* hidden);
+  /// The same with gate * sigmoid(alpha * gate) * (up + 1), gate at most `limit` and up within
+  /// +-limit.
+  void (*clamped_swiglu)(const float* gate_up, float* hidden, float alpha, float limit);
   /// y += weight * x
   void (*axpy)(float weight, const float* x, float* y, std::int64_t num);
 

@@ -84,6 +84,8 @@ Status FullAttention::run(const AttentionRows& rows, const model::FullAttentionW
          .spans = rows.batch->spans,
          .out = out_.data(),
          .scale = 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)),
+         .window = spec_.layers[rows.layer].window,
+         .sinks = data_or_null(weights.sinks),
          .abort = rows.abort},
         *rows.stream);
   }

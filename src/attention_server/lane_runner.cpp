@@ -69,15 +69,15 @@ void LaneRunner::begin_epoch(transport::AttentionPort* port, const ExpertPlaceme
 }
 
 Status LaneRunner::gemm(const float* a, std::int64_t num_rows,
-                        const kernels::PackedWeights& weights, float* c, bool accumulate,
-                        Precision precision) {
+                        const kernels::PackedWeights& weights, float* c,
+                        const std::vector<float>& bias, Precision precision) {
   return kernels::launch_gemm({.m = num_rows,
                                .a = a,
                                .lda = weights.k(),
                                .weights = &weights,
                                .c = c,
                                .ldc = weights.n(),
-                               .accumulate = accumulate,
+                               .bias = bias.empty() ? nullptr : bias.data(),
                                .precision = precision},
                               stream_);
 }
@@ -191,8 +191,8 @@ Status LaneRunner::route(const transport::HopId& hop, const LaneBatch& batch, Ro
             .placement = placement_};
   const auto& router = weights_->layers[hop.layer].router;
   // Routes are decided in float whatever the precision: a flipped route is a different network.
-  auto status = gemm(normed_.data(), batch.num_rows, router.weights, router_logits_.data(), false,
-                     Precision::kFloat32);
+  auto status = gemm(normed_.data(), batch.num_rows, router.weights, router_logits_.data(),
+                     router.bias, Precision::kFloat32);
   if (status) {
     status = kernels::launch_router(
         {.num_rows = batch.num_rows,
@@ -281,7 +281,7 @@ Status LaneRunner::sample(const transport::HopId& hop, const LaneBatch& batch,
                              weights_->final_norm.data(), normed_.data());
   for (std::uint32_t first = 0; status && first < num_samples; first += kSampleBlock) {
     const std::uint32_t count = std::min(kSampleBlock, num_samples - first);
-    status = gemm(&normed_[first * dim], count, weights_->lm_head, logits_.data(), false,
+    status = gemm(&normed_[first * dim], count, weights_->lm_head, logits_.data(), {},
                   options_.precision);
     sampling_rows_.resize(count);
     for (std::uint32_t i = 0; i < count; ++i) {

@@ -70,7 +70,7 @@ class LaneRunner {
                       std::uint32_t num_rows, float* residual, const float* norm_weight,
                       float* normed);
   Status gemm(const float* a, std::int64_t num_rows, const kernels::PackedWeights& weights,
-              float* c, bool accumulate, Precision precision);
+              float* c, const std::vector<float>& bias, Precision precision);
 
   AttentionServerOptions options_;
   model::ModelSpec spec_;

@@ -142,7 +142,7 @@ void Blueprint::refuse_empty_slices() const {
 
 // Kernels that would compute something else must not start.
 void Blueprint::refuse_what_gpus_lack() const {
-  const std::string lacking = config_.on_gpus() ? what_gpus_lack(spec_) : "";
+  const std::string lacking = config_.on_gpus() ? what_gpus_lack(spec_, max_model_len()) : "";
   if (!lacking.empty()) {
     throw config::ConfigError(fmt::format(
         "{}: attention.device: {} of {} can't be computed on GPUs; use device: cpu in both pools",

@@ -32,7 +32,7 @@ std::string attention_that_gpus_lack(const model::ModelSpec& spec) {
 
 }  // namespace
 
-std::string what_gpus_lack(const model::ModelSpec& spec) {
+std::string what_gpus_lack(const model::ModelSpec& spec, std::uint32_t max_model_len) {
   if (spec.hidden_dim % kTile != 0 || spec.hidden_dim > kMostHidden) {
     return fmt::format("hidden_size {} (multiples of {} up to {} can)", spec.hidden_dim, kTile,
                        kMostHidden);
@@ -43,6 +43,17 @@ std::string what_gpus_lack(const model::ModelSpec& spec) {
   if (spec.shared_intermediate_dim % kGroup != 0) {
     return fmt::format("shared experts {} wide (multiples of {} can)", spec.shared_intermediate_dim,
                        kGroup);
+  }
+  if (spec.has_router_bias || spec.has_expert_biases ||
+      spec.expert_activation.kind != kernels::GatedActivation::kSwiglu) {
+    return "biases and clamped activations of experts";
+  }
+  if (spec.has_sinks) {
+    return "attention sinks";
+  }
+  if (const std::uint32_t window = spec.smallest_window(); window != 0 && window < max_model_len) {
+    return fmt::format("sliding windows of {} tokens (up to a model.max_model_len of {} they can)",
+                       window, window);
   }
   return attention_that_gpus_lack(spec);
 }

@@ -145,6 +145,7 @@ Status FfnWorker::run(LaneId lane_id) {
                                             .route_experts = route_experts_.data(),
                                             .route_weights = route_weights_.data(),
                                             .experts = layer.experts,
+                                            .activation = layer.activation,
                                             .out_rows = out_rows_.data(),
                                             .out_dtype = options_.combine_dtype,
                                             .precision = options_.precision,

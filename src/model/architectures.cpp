@@ -5,6 +5,7 @@
 #include "model/architecture.h"
 #include "model/decoder_config.h"
 #include "model/deepseek.h"
+#include "model/gpt_oss.h"
 #include "model/qwen3_hybrid.h"
 
 namespace fastfd::model {
@@ -17,6 +18,10 @@ using kernels::RouterScoring;
 constexpr std::uint32_t kQwenWindow = 4096;
 constexpr std::uint32_t kQwenFirstWindowLayer = 28;
 
+std::uint32_t first_window_layer(const HfConfig& config) {
+  return config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers);
+}
+
 void read_llama(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {}, spec);
   read_dense_ffn(config, spec);
@@ -28,9 +33,18 @@ void read_qwen2(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {}, spec);
   read_dense_ffn(config, spec);
   spec.qkv_bias = true;
-  refuse_sliding_window(
-      config, spec, /*default_use=*/false, kQwenWindow,
-      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+  read_sliding_window(
+      config, {.default_window = kQwenWindow, .first_layer = first_window_layer(config)}, spec);
+}
+
+/// Qwen2-MoE alone means every other layer before max_window_layers; no published model has any.
+void refuse_windows_by_turns(const HfConfig& config, const ModelSpec& spec) {
+  if (config.flag_or("use_sliding_window", false) &&
+      config.count_or("sliding_window", kQwenWindow, 0, 1U << 30) < spec.max_positions) {
+    config.fail("use_sliding_window", "windows of Qwen2-MoE are not supported",
+                "set it to false to serve the model with full attention, or "
+                "max_position_embeddings to the window");
+  }
 }
 
 void read_qwen2_moe(const HfConfig& config, ModelSpec& spec) {
@@ -41,9 +55,7 @@ void read_qwen2_moe(const HfConfig& config, ModelSpec& spec) {
   spec.router.renormalize = config.flag_or("norm_topk_prob", false);
   spec.shared_intermediate_dim = config.count("shared_expert_intermediate_size", 1, kMostHidden);
   spec.has_shared_gate = true;
-  refuse_sliding_window(
-      config, spec, /*default_use=*/false, kQwenWindow,
-      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+  refuse_windows_by_turns(config, spec);
 }
 
 void read_qwen3(const HfConfig& config, ModelSpec& spec) {
@@ -51,9 +63,8 @@ void read_qwen3(const HfConfig& config, ModelSpec& spec) {
   read_dense_ffn(config, spec);
   spec.qk_norm = QkNorm::kPerHead;
   spec.qkv_bias = spec.out_bias = config.flag_or("attention_bias", false);
-  refuse_sliding_window(
-      config, spec, /*default_use=*/false, kQwenWindow,
-      config.count_or("max_window_layers", kQwenFirstWindowLayer, 0, kMostLayers));
+  read_sliding_window(
+      config, {.default_window = kQwenWindow, .first_layer = first_window_layer(config)}, spec);
 }
 
 void read_qwen3_moe(const HfConfig& config, ModelSpec& spec) {
@@ -63,13 +74,13 @@ void read_qwen3_moe(const HfConfig& config, ModelSpec& spec) {
   spec.qk_norm = QkNorm::kPerHead;
   spec.qkv_bias = spec.out_bias = config.flag_or("attention_bias", false);
   spec.router.renormalize = config.flag_or("norm_topk_prob", false);
-  refuse_sliding_window(config, spec, /*default_use=*/false, kQwenWindow);
+  read_sliding_window(config, {.default_window = kQwenWindow, .reads_layer_types = false}, spec);
 }
 
 void read_mixtral(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {.rms_eps = 1e-5, .rope_theta = 1e6, .num_kv_heads = 8}, spec);
   read_experts(config, "intermediate_size", spec);
-  refuse_sliding_window(config, spec, /*default_use=*/true, /*default_window=*/0);
+  read_sliding_window(config, {.default_use = true, .reads_layer_types = false}, spec);
 }
 
 /// `attn_type_list`: 1 a layer of softmax attention, as in every M2; 0 one of lightning attention,
@@ -117,6 +128,7 @@ std::vector<Architecture> all_architectures() {
   return {
       {.name = "DeepseekV2ForCausalLM", .tensors = {}, .read_config = read_deepseek_v2},
       {.name = "DeepseekV3ForCausalLM", .tensors = {}, .read_config = read_deepseek_v3},
+      {.name = "GptOssForCausalLM", .tensors = gpt_oss_names(), .read_config = read_gpt_oss},
       {.name = "LlamaForCausalLM", .tensors = {}, .read_config = read_llama},
       {.name = "MiniMaxM2ForCausalLM", .tensors = mixtral_names(), .read_config = read_minimax_m2},
       {.name = "MixtralForCausalLM", .tensors = mixtral_names(), .read_config = read_mixtral},

@@ -200,10 +200,11 @@ const TensorInfo& Checkpoint::require(const std::string& name,
                                  describe(tensor), shape_to_string(tensor.shape),
                                  shape_to_string(shape)));
   }
-  if (!is_plain(tensor.dtype) && tensor.block_scales == nullptr) {
+  if (!is_plain(tensor.dtype) && tensor.scales() == nullptr) {
     throw ModelError(fmt::format(
         "{} has dtype {}, which can't be served; use a checkpoint in BF16, F16 or F32, or in "
-        "F8_E4M3 with a quantization_config of quant_method fp8 in config.json",
+        "F8_E4M3 with a quantization_config of quant_method fp8 in config.json, or in MXFP4 with "
+        "one of mxfp4",
         describe(tensor), to_string(tensor.dtype)));
   }
   return tensor;
@@ -239,6 +240,10 @@ void Checkpoint::read_as(const TensorInfo& tensor, std::uint64_t first, std::uin
         "a read beyond the end of a tensor");
   if (tensor.block_scales != nullptr) {
     dequantize(tensor, first, count, out);
+    return;
+  }
+  if (tensor.mxfp4_scales != nullptr) {
+    unpack_mxfp4(tensor, first, count, out);
     return;
   }
   check(is_plain(tensor.dtype), "a tensor type that require() refuses");

@@ -15,6 +15,8 @@ constexpr std::uint32_t kMostVocabulary = 1U << 22;
 constexpr std::uint32_t kMostHeads = 1U << 10;
 constexpr std::uint32_t kMostHeadDim = 1U << 10;
 constexpr std::uint32_t kMostPositions = 1U << 24;
+constexpr const char* kFullAttention = "full_attention";
+constexpr const char* kSlidingAttention = "sliding_attention";
 const std::string kRemedy = "use the config.json that belongs to the checkpoint";
 
 void check_heads(const HfConfig& config, const ModelSpec& spec, bool head_dim_is_given) {
@@ -35,12 +37,22 @@ void check_heads(const HfConfig& config, const ModelSpec& spec, bool head_dim_is
   }
 }
 
-bool names_a_sliding_layer(const HfConfig& config, const nlohmann::json& types) {
+void check_layer_types(const HfConfig& config, const nlohmann::json& types, const ModelSpec& spec) {
   if (!types.is_array()) {
     config.fail("layer_types", "is not a list", kRemedy);
   }
-  return std::any_of(types.begin(), types.end(),
-                     [](const nlohmann::json& type) { return type == "sliding_attention"; });
+  if (types.size() != spec.num_layers) {
+    config.fail(
+        "layer_types",
+        fmt::format("names {} layers, but num_hidden_layers is {}", types.size(), spec.num_layers),
+        kRemedy);
+  }
+  for (const auto& type : types) {
+    if (type != kFullAttention && type != kSlidingAttention) {
+      config.fail("layer_types", fmt::format("{} is not supported", quote_name(type.dump())),
+                  fmt::format("use a model of {} and {}", kFullAttention, kSlidingAttention));
+    }
+  }
 }
 
 }  // namespace
@@ -113,24 +125,25 @@ void read_sparse_layers(const HfConfig& config, ModelSpec& spec) {
   }
 }
 
-void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
-                           std::uint32_t default_window, std::uint32_t first_layer) {
+void read_sliding_window(const HfConfig& config, const WindowDefaults& defaults, ModelSpec& spec) {
   // null says that there is none, a missing key nothing.
   const bool is_null = config.json().contains("sliding_window") && !config.has("sliding_window");
   const std::uint32_t window =
-      config.count_or("sliding_window", is_null ? 0 : default_window, 0, 1U << 30);
-  const nlohmann::json* types = config.find("layer_types");
-  const bool has_layers =
-      types != nullptr ? names_a_sliding_layer(config, *types) : first_layer < spec.num_layers;
-  if (!config.flag_or("use_sliding_window", default_use) || window == 0 || !has_layers ||
-      window >= spec.max_positions) {
+      config.count_or("sliding_window", is_null ? 0 : defaults.default_window, 0, 1U << 30);
+  const nlohmann::json* types = defaults.reads_layer_types ? config.find("layer_types") : nullptr;
+  if (types != nullptr) {
+    check_layer_types(config, *types, spec);
+  }
+  if (!config.flag_or("use_sliding_window", defaults.default_use) || window >= spec.max_positions) {
     return;
   }
-  config.fail("sliding_window",
-              fmt::format("attention to the last {} tokens only is not supported", window),
-              fmt::format("set max_position_embeddings to {} to serve contexts which it does not "
-                          "touch, or use a model with full attention",
-                          window));
+  for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    const bool has_by_default =
+        layer >= defaults.first_layer && !(defaults.alternates && layer % 2 != 0);
+    if (types != nullptr ? (*types)[layer] == kSlidingAttention : has_by_default) {
+      spec.layers[layer].window = window;
+    }
+  }
 }
 
 void require_text(const HfConfig& config, const std::string& key, const std::string& text) {

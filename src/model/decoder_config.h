@@ -38,11 +38,18 @@ void read_experts(const HfConfig& config, const std::string& intermediate_key, M
 /// Makes the layers that `decoder_sparse_step` and `mlp_only_layers` name dense again (Qwen).
 void read_sparse_layers(const HfConfig& config, ModelSpec& spec);
 
-/// A window that hides no token of max_position_embeddings is no window. `default_use`: what a
-/// missing `use_sliding_window` means. Layers before `first_layer` have none; `layer_types`, if
-/// config.json has it, says which have.
-void refuse_sliding_window(const HfConfig& config, const ModelSpec& spec, bool default_use,
-                           std::uint32_t default_window, std::uint32_t first_layer = 0);
+/// Which layers have a window where config.json doesn't say.
+struct WindowDefaults {
+  bool default_use = false;          ///< what a missing `use_sliding_window` means
+  std::uint32_t default_window = 0;  ///< 0: none
+  std::uint32_t first_layer = 0;     ///< layers before it have none
+  bool alternates = false;           ///< layers 1, 3, .. have none
+  bool reads_layer_types = true;     ///< `layer_types`, if it is there, says which have
+};
+
+/// `sliding_window` of the layers that have one. A window that hides no token of
+/// max_position_embeddings is no window.
+void read_sliding_window(const HfConfig& config, const WindowDefaults& defaults, ModelSpec& spec);
 
 // Settings under which the same tensors mean another computation.
 void refuse_flag(const HfConfig& config, const std::string& key, const std::string& what);

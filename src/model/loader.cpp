@@ -20,14 +20,20 @@ class FfnPacker {
     reader_.read_matrix(tensors.gate, gate_);
     reader_.read_matrix(tensors.up, up_);
     reader_.read_matrix(tensors.down, down_);
-    const auto units = static_cast<std::uint32_t>(tensors.gate.num_rows);
+    const auto units = static_cast<std::uint32_t>(gate_.size() / hidden_dim_);
     if (units != width) {
       gate_.resize(std::size_t{width} * hidden_dim_, bf16{0});
       up_.resize(std::size_t{width} * hidden_dim_, bf16{0});
       widen_down(units, width);
     }
-    return kernels::ExpertWeights::pack(gate_.data(), up_.data(), down_.data(),
-                                        signed_dim(hidden_dim_), signed_dim(width), &arena_);
+    auto weights =
+        kernels::ExpertWeights::pack(gate_.data(), up_.data(), down_.data(),
+                                     signed_dim(hidden_dim_), signed_dim(width), &arena_);
+    if (tensors.gate_bias) {
+      weights.set_biases(reader_.read_row(*tensors.gate_bias), reader_.read_row(*tensors.up_bias),
+                         reader_.read_row(*tensors.down_bias));
+    }
+    return weights;
   }
 
  private:
@@ -79,6 +85,7 @@ FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& 
   weights.out = kernels::PackedWeights(spec.hidden_dim, signed_dim(q), &arena);
   reader.pack(tensors.out, weights.out);
   weights.out_bias = reader.read_vector(tensors.out_bias);
+  weights.sinks = reader.read_vector(tensors.sinks);
   return weights;
 }
 
@@ -167,6 +174,7 @@ AttentionLayerWeights load_layer(WeightReader& reader, const ModelSpec& spec,
   weights.router.weights = kernels::PackedWeights(spec.num_experts, spec.hidden_dim, &arena);
   reader.pack(tensors.router(layer), weights.router.weights);
   weights.router.correction_bias = reader.read_vector(tensors.correction_bias(layer));
+  weights.router.bias = reader.read_vector(tensors.router_bias(layer));
   if (spec.shared_intermediate_dim != 0) {
     weights.shared.expert = FfnPacker(reader, spec.hidden_dim, arena)
                                 .pack(tensors.shared_expert(layer), spec.shared_intermediate_dim);
@@ -224,6 +232,7 @@ FfnWeights load_ffn(const TensorSource& source, const ModelSpec& spec, const Ten
     FfnLayerWeights& to = weights.layers[layer];
     if (spec.layers[layer].ffn == FfnKind::kExperts) {
       to.intermediate_dim = spec.expert_intermediate_dim;
+      to.activation = spec.expert_activation;
       for (const std::uint32_t id : share.experts) {
         to.experts.push_back(packer.pack(tensors.expert(layer, id), to.intermediate_dim));
       }

@@ -87,9 +87,11 @@ void check_tensors(const std::shared_ptr<const Checkpoint>& checkpoint,
   for (auto at = checkpoint->tensors().lower_bound(prefix);
        at != checkpoint->tensors().end() && at->first.starts_with(prefix); ++at) {
     const std::string& name = at->first;
-    const bool is_known = known.contains(name) ||
-                          (name.ends_with(kScalesSuffix) &&
-                           known.contains(name.substr(0, name.size() - kScalesSuffix.size())));
+    const auto is_part_of_known = [&](std::string_view suffix) {
+      return name.ends_with(suffix) && known.contains(name.substr(0, name.size() - suffix.size()));
+    };
+    const bool is_known = known.contains(name) || is_part_of_known(kScalesSuffix) ||
+                          is_part_of_known(kMxfp4Blocks) || is_part_of_known(kMxfp4Scales);
     // A table that follows from config.json; some old checkpoints hold it.
     if (is_known || name.ends_with(".rotary_emb.inv_freq")) {
       continue;
@@ -133,7 +135,8 @@ void cut_layers(const HfConfig& config, std::uint32_t num_layers, ModelSpec& spe
 
 std::size_t num_bytes_of(const std::vector<float>& values) { return values.size() * sizeof(float); }
 std::size_t num_bytes_of(const kernels::ExpertWeights& expert) {
-  return expert.gate_up.num_bytes() + expert.down.num_bytes();
+  return expert.gate_up.num_bytes() + expert.down.num_bytes() + num_bytes_of(expert.gate_up_bias) +
+         num_bytes_of(expert.down_bias);
 }
 
 }  // namespace
@@ -144,7 +147,7 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOpti
   const Architecture& architecture =
       ArchitectureRegistry::builtin().find(name, (model_dir / "config.json").string());
   ModelSpec spec;
-  spec.has_fp8_blocks = read_has_fp8_blocks(config);
+  spec.stored = read_quantization(config, architecture.tensors.interleaved_experts);
   spec.architecture = name;
   spec.load = options;
   architecture.read_config(config, spec);
@@ -154,10 +157,10 @@ ModelSpec load_model_spec(const std::filesystem::path& model_dir, const LoadOpti
   if (options.format == LoadFormat::kDummy) {
     digest.add("dummy");
     digest.add(options.dummy_seed);
-    spec.expert_dtype = choose_expert_dtype(spec, spec.has_fp8_blocks);
+    spec.expert_dtype = choose_expert_dtype(spec, spec.stored == StoredQuantization::kFp8Blocks);
   } else {
     const auto checkpoint =
-        std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.has_fp8_blocks));
+        std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.stored));
     check_tensors(checkpoint, architecture, spec);
     spec.expert_dtype = choose_expert_dtype(spec, experts_are_fp8(*checkpoint));
     add_tensors(*checkpoint, digest);
@@ -282,8 +285,9 @@ std::size_t AttentionWeights::num_bytes() const {
     total += num_bytes_of(layer.input_norm) + num_bytes_of(layer.post_norm) +
              layer.latent.num_bytes() + full.qkv.num_bytes() + num_bytes_of(full.qkv_bias) +
              num_bytes_of(full.q_norm) + num_bytes_of(full.k_norm) + full.out.num_bytes() +
-             num_bytes_of(full.out_bias) + layer.router.weights.num_bytes() +
-             num_bytes_of(layer.router.correction_bias) + num_bytes_of(layer.shared.expert) +
+             num_bytes_of(full.out_bias) + num_bytes_of(full.sinks) +
+             layer.router.weights.num_bytes() + num_bytes_of(layer.router.correction_bias) +
+             num_bytes_of(layer.router.bias) + num_bytes_of(layer.shared.expert) +
              layer.shared.gate.num_bytes() + full.gate.num_bytes();
     const auto& delta = layer.gated_delta_net;
     total += delta.in.num_bytes() + num_bytes_of(delta.conv) + num_bytes_of(delta.a_log) +

@@ -61,18 +61,22 @@ void require_list_of_names(const HfConfig& config, const nlohmann::json& quantiz
 
 }  // namespace
 
-bool read_has_fp8_blocks(const HfConfig& config) {
+StoredQuantization read_quantization(const HfConfig& config, bool may_be_mxfp4) {
   if (config.has("compression_config")) {
     refuse(config, "compression_config", "'compressed-tensors'");
   }
   const nlohmann::json* quantization = config.find(kKey);
   if (quantization == nullptr) {
-    return false;
+    return StoredQuantization::kNone;
   }
   if (!quantization->is_object()) {
     config.fail(kKey, "is not an object", "use the config.json that belongs to the checkpoint");
   }
   const std::string method = read_text(config, *quantization, "quant_method", "");
+  require_list_of_names(config, *quantization, "modules_to_not_convert");
+  if (method == "mxfp4" && may_be_mxfp4) {
+    return StoredQuantization::kMxfp4;
+  }
   if (method != "fp8") {
     refuse(config, kKey, method.empty() ? "of an unnamed method" : quote_name(method));
   }
@@ -85,9 +89,8 @@ bool read_has_fp8_blocks(const HfConfig& config) {
       experts != "fp8") {
     refuse(config, kKey, "'fp8' with expert_dtype " + quote_name(experts));
   }
-  require_list_of_names(config, *quantization, "modules_to_not_convert");
   require_list_of_names(config, *quantization, "ignored_layers");
-  return true;
+  return StoredQuantization::kFp8Blocks;
 }
 
 }  // namespace fastfd::model

@@ -98,6 +98,8 @@ void refuse_nesting(const HfConfig& config, const HfConfig& parameters) {
 
 }  // namespace
 
+double yarn_attention_factor(double factor) { return temperature(factor, 1.0); }
+
 double read_rope_score_factor(const HfConfig& config) {
   const auto scaling =
       config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");

@@ -17,4 +17,7 @@ void read_rope(const HfConfig& config, double default_theta, double default_rota
 /// temperature for `mscale_all_dim`, 1 without it or without scaling.
 double read_rope_score_factor(const HfConfig& config);
 
+/// YaRN's factor of cos and sin where config.json gives none.
+double yarn_attention_factor(double factor);
+
 }  // namespace fastfd::model

@@ -118,6 +118,9 @@ FullAttentionTensors TensorMap::full_attention(std::uint32_t layer) const {
   if (spec_.out_bias) {
     tensors.out_bias = bias(prefix + "o_proj.bias", hidden);
   }
+  if (spec_.has_sinks) {
+    tensors.sinks = bias(prefix + "sinks", spec_.num_q_heads);
+  }
   if (spec_.qk_norm != kernels::QkNorm::kNone) {
     const bool whole = spec_.qk_norm == kernels::QkNorm::kWhole;
     tensors.q_norm = norm(prefix + "q_norm.weight", whole ? q : spec_.head_dim);
@@ -227,7 +230,21 @@ std::optional<TensorShape> TensorMap::correction_bias(std::uint32_t layer) const
   return bias(in_layer(layer, sparse_ffn_ + names_.correction_bias), spec_.num_experts);
 }
 
+std::optional<TensorShape> TensorMap::router_bias(std::uint32_t layer) const {
+  if (!spec_.has_router_bias) {
+    return std::nullopt;
+  }
+  return bias(in_layer(layer, sparse_ffn_ + names_.router_bias), spec_.num_experts);
+}
+
 FfnTensors TensorMap::expert(std::uint32_t layer, std::uint32_t expert) const {
+  if (names_.interleaved_experts) {
+    FfnTensors ffn = interleaved_expert(layer, expert);
+    if (spec_.has_expert_biases) {
+      add_expert_biases(layer, expert, ffn);
+    }
+    return ffn;
+  }
   if (stacked_) {
     return stacked_expert(layer, expert);
   }
@@ -256,6 +273,59 @@ FfnTensors TensorMap::stacked_expert(std::uint32_t layer, std::uint32_t expert) 
                    .first_row = expert * hidden,
                    .num_rows = hidden,
                    .num_cols = intermediate}};
+}
+
+FfnTensors TensorMap::interleaved_expert(std::uint32_t layer, std::uint32_t expert) const {
+  const std::string prefix = in_layer(layer, sparse_ffn_ + "experts.");
+  const std::uint64_t hidden = spec_.hidden_dim;
+  const std::uint64_t intermediate = spec_.expert_intermediate_dim;
+  // The files decide for every tensor; what is made up lies as the groups want it.
+  const auto matrix_of = [&](const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    MatrixRef matrix;
+    matrix.tensor.name = prefix + name;
+    matrix.is_transposed = source_.contains(matrix.tensor.name) &&
+                           !source_.contains(matrix.tensor.name + std::string(kMxfp4Blocks));
+    if (matrix.is_transposed) {
+      std::swap(rows, cols);
+    }
+    matrix.tensor.dims = {spec_.num_experts, rows, cols};
+    matrix.first_row = expert * rows;
+    matrix.num_rows = rows;
+    matrix.num_cols = cols;
+    return matrix;
+  };
+  FfnTensors ffn{.gate = matrix_of("gate_up_proj", 2 * intermediate, hidden),
+                 .up = {},
+                 .down = matrix_of("down_proj", hidden, intermediate)};
+  if (ffn.gate.is_transposed) {
+    ffn.gate.num_cols = intermediate;
+    ffn.gate.col_step = 2;
+    ffn.up = ffn.gate;
+    ffn.up.first_col = 1;
+  } else {
+    ffn.gate.num_rows = intermediate;
+    ffn.gate.row_step = 2;
+    ffn.up = ffn.gate;
+    ++ffn.up.first_row;
+  }
+  return ffn;
+}
+
+void TensorMap::add_expert_biases(std::uint32_t layer, std::uint32_t expert,
+                                  FfnTensors& ffn) const {
+  const std::string prefix = in_layer(layer, sparse_ffn_ + "experts.");
+  const auto row_of = [&](const std::string& name, std::uint64_t cols) {
+    MatrixRef row = MatrixRef::whole(prefix + name, spec_.num_experts, cols);
+    row.first_row = expert;
+    row.num_rows = 1;
+    return row;
+  };
+  ffn.gate_bias = row_of("gate_up_proj_bias", std::uint64_t{2} * spec_.expert_intermediate_dim);
+  ffn.gate_bias->num_cols = spec_.expert_intermediate_dim;
+  ffn.gate_bias->col_step = 2;
+  ffn.up_bias = ffn.gate_bias;
+  ffn.up_bias->first_col = 1;
+  ffn.down_bias = row_of("down_proj_bias", spec_.hidden_dim);
 }
 
 FfnTensors TensorMap::shared_expert(std::uint32_t layer) const {
@@ -326,8 +396,9 @@ void TensorMap::visit_attention(std::uint32_t layer, const Visit& visit) const {
   for (const MatrixRef* matrix : {&attention.q, &attention.k, &attention.v, &attention.out}) {
     visit(matrix->tensor);
   }
-  for (const auto* tensor : {&attention.q_bias, &attention.k_bias, &attention.v_bias,
-                             &attention.out_bias, &attention.q_norm, &attention.k_norm}) {
+  for (const auto* tensor :
+       {&attention.q_bias, &attention.k_bias, &attention.v_bias, &attention.out_bias,
+        &attention.q_norm, &attention.k_norm, &attention.sinks}) {
     visit_if(*tensor, visit);
   }
 }
@@ -337,6 +408,11 @@ void TensorMap::visit_layer(std::uint32_t layer, const Visit& visit) const {
     visit(ffn.gate.tensor);
     visit(ffn.up.tensor);
     visit(ffn.down.tensor);
+    for (const auto* row : {&ffn.gate_bias, &ffn.down_bias}) {
+      if (*row) {
+        visit((*row)->tensor);
+      }
+    }
   };
   visit(input_norm(layer));
   visit(post_norm(layer));
@@ -347,6 +423,7 @@ void TensorMap::visit_layer(std::uint32_t layer, const Visit& visit) const {
   }
   visit(router(layer).tensor);
   visit_if(correction_bias(layer), visit);
+  visit_if(router_bias(layer), visit);
   for (std::uint32_t id = 0; id < spec_.num_experts; ++id) {
     visit_ffn(expert(layer, id));
   }

@@ -20,9 +20,17 @@ struct MatrixRef {
   std::uint64_t first_col = 0;
   std::uint64_t num_cols = 0;
 
+  /// Every so-manieth row and column: num_rows and num_cols count those.
+  std::uint64_t row_step = 1;
+  std::uint64_t col_step = 1;
+  /// The matrix that is meant is the transpose of this block.
+  bool is_transposed = false;
+
   std::uint64_t tensor_cols() const { return tensor.dims.back(); }
+  bool has_gaps() const { return row_step != 1 || col_step != 1; }
   bool is_whole() const {
-    return tensor.dims.size() == 2 && num_rows == tensor.dims[0] && num_cols == tensor.dims[1];
+    return tensor.dims.size() == 2 && num_rows == tensor.dims[0] && num_cols == tensor.dims[1] &&
+           !has_gaps() && !is_transposed;
   }
   static MatrixRef whole(std::string name, std::uint64_t rows, std::uint64_t cols);
 };
@@ -31,6 +39,7 @@ struct FullAttentionTensors {
   MatrixRef q, k, v, out;
   std::optional<TensorShape> q_bias{}, k_bias{}, v_bias{}, out_bias{};
   std::optional<TensorShape> q_norm{}, k_norm{};
+  std::optional<TensorShape> sinks{};
   /// With an output gate, q is the tensor that holds for every head its rows of q, then those of
   /// the gate: these.
   std::vector<MatrixRef> q_heads{}, gate_heads{};
@@ -56,9 +65,10 @@ struct LatentAttentionTensors {
   MatrixRef kv_up, out;
 };
 
-/// down(silu(gate(x)) * up(x))
+/// down(activation(gate(x), up(x)))
 struct FfnTensors {
   MatrixRef gate, up, down;
+  std::optional<MatrixRef> gate_bias{}, up_bias{}, down_bias{};  ///< one row each; all or none
 };
 
 class TensorMap {
@@ -79,6 +89,7 @@ class TensorMap {
   // FfnKind::kExperts
   MatrixRef router(std::uint32_t layer) const;
   std::optional<TensorShape> correction_bias(std::uint32_t layer) const;
+  std::optional<TensorShape> router_bias(std::uint32_t layer) const;
   FfnTensors expert(std::uint32_t layer, std::uint32_t expert) const;
   FfnTensors shared_expert(std::uint32_t layer) const;
   std::optional<MatrixRef> shared_gate(std::uint32_t layer) const;
@@ -98,6 +109,8 @@ class TensorMap {
   void place_separate(const std::string& prefix, std::vector<PlacedMatrix>& in) const;
   void place_by_k_head(const std::string& prefix, std::vector<PlacedMatrix>& in) const;
   FfnTensors stacked_expert(std::uint32_t layer, std::uint32_t expert) const;
+  FfnTensors interleaved_expert(std::uint32_t layer, std::uint32_t expert) const;
+  void add_expert_biases(std::uint32_t layer, std::uint32_t expert, FfnTensors& ffn) const;
   using Visit = std::function<void(const TensorShape&)>;
   void visit_layer(std::uint32_t layer, const Visit& visit) const;
   void visit_attention(std::uint32_t layer, const Visit& visit) const;

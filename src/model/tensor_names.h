@@ -30,6 +30,12 @@ struct TensorNames {
   std::string expert_gate = "gate_proj";
   std::string expert_up = "up_proj";
   std::string expert_down = "down_proj";
+  /// Experts are stacked, gate and up alternate, and their matrices lie transposed: gate_up_proj
+  /// [experts, hidden, 2 * intermediate], down_proj [experts, intermediate, hidden]; not so those
+  /// in MXFP4, whose groups run along a row: [experts, 2 * intermediate, hidden] and [experts,
+  /// hidden, intermediate]. Biases are gate_up_proj_bias and down_proj_bias.
+  bool interleaved_experts = false;
+  std::string router_bias = "gate.bias";
   std::string shared_expert = "shared_experts.";
   std::string shared_gate = "shared_expert_gate.weight";
 };

@@ -17,7 +17,7 @@ class CheckpointSource final : public TensorSource {
   bool contains(const std::string& name) const override { return checkpoint_->contains(name); }
   std::uint64_t require(const TensorShape& tensor) const override {
     const TensorInfo& info = find(tensor);
-    return info.num_bytes + (info.block_scales != nullptr ? info.block_scales->num_bytes : 0);
+    return info.num_bytes + (info.scales() != nullptr ? info.scales()->num_bytes : 0);
   }
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             bf16* out) const override {
@@ -26,6 +26,14 @@ class CheckpointSource final : public TensorSource {
   void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
             float* out) const override {
     checkpoint_->read(find(tensor), first, count, out);
+  }
+  std::vector<std::string> stored_names(const TensorShape& tensor) const override {
+    const TensorInfo& info = find(tensor);
+    std::vector<std::string> names{info.stored_name.empty() ? info.name : info.stored_name};
+    if (info.scales() != nullptr) {
+      names.push_back(info.scales()->name);
+    }
+    return names;
   }
   bool is_fp8(const TensorShape& matrix) const override {
     return find(matrix).block_scales != nullptr;
@@ -101,10 +109,17 @@ void TensorSource::read_fp8(const TensorShape& /*matrix*/, std::uint8_t* /*e4m3*
   check(false, "a tensor that is not FP8");
 }
 
-Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_blocks) {
+Checkpoint open_checkpoint(const std::filesystem::path& model_dir, StoredQuantization stored) {
   Checkpoint checkpoint = Checkpoint::open(model_dir);
-  if (has_fp8_blocks) {
-    checkpoint.use_block_scales();
+  switch (stored) {
+    case StoredQuantization::kNone:
+      break;
+    case StoredQuantization::kFp8Blocks:
+      checkpoint.use_block_scales();
+      break;
+    case StoredQuantization::kMxfp4:
+      checkpoint.use_mxfp4();
+      break;
   }
   return checkpoint;
 }
@@ -119,7 +134,7 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::filesystem::path& mo
     return std::make_unique<DummySource>(spec.load.dummy_seed);
   }
   return make_checkpoint_source(
-      std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.has_fp8_blocks)));
+      std::make_shared<const Checkpoint>(open_checkpoint(model_dir, spec.stored)));
 }
 
 }  // namespace fastfd::model

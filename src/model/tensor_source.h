@@ -49,6 +49,11 @@ class TensorSource {
   virtual void read(const TensorShape& tensor, std::uint64_t first, std::uint64_t count,
                     float* out) const = 0;
 
+  /// What the files call the tensor's parts: its name alone, unless it is quantised.
+  virtual std::vector<std::string> stored_names(const TensorShape& tensor) const {
+    return {tensor.name};
+  }
+
   /// The files have the matrix as FP8 in blocks with scales; read() dequantises it.
   virtual bool is_fp8(const TensorShape& /*matrix*/) const { return false; }
   /// Such a matrix bit for bit: `e4m3` [rows, cols], `scales` [ceil(rows/128), ceil(cols/128)].
@@ -61,8 +66,8 @@ class TensorSource {
   }
 };
 
-/// The checkpoint of a folder; `has_fp8_blocks`: as ModelSpec says. Throws ModelError.
-Checkpoint open_checkpoint(const std::filesystem::path& model_dir, bool has_fp8_blocks);
+/// The checkpoint of a folder; `stored`: as ModelSpec says. Throws ModelError.
+Checkpoint open_checkpoint(const std::filesystem::path& model_dir, StoredQuantization stored);
 /// The tensors of an open checkpoint.
 std::unique_ptr<TensorSource> make_checkpoint_source(std::shared_ptr<const Checkpoint> checkpoint);
 

@@ -1,6 +1,9 @@
 #include "model/weight_reader.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "fastfd/core/check.h"
 
 namespace fastfd::model {
 namespace {
@@ -19,9 +22,8 @@ std::uint64_t num_elements(const TensorShape& tensor) {
 
 void WeightReader::note(const TensorShape& tensor, std::uint64_t num_bytes) {
   if (report_ != nullptr) {
-    report_->tensors.push_back(tensor.name);
-    if (source_.is_fp8(tensor)) {
-      report_->tensors.push_back(tensor.name + "_scale_inv");
+    for (std::string& name : source_.stored_names(tensor)) {
+      report_->tensors.push_back(std::move(name));
     }
     report_->bytes_read += num_bytes;
   }
@@ -31,7 +33,8 @@ void WeightReader::open(const MatrixRef& matrix) {
   const std::uint64_t num_bytes = source_.require(matrix.tensor);
   const std::uint64_t all = num_elements(matrix.tensor);
   const std::uint64_t used = matrix.num_rows * matrix.num_cols;
-  note(matrix.tensor, used == all ? num_bytes : num_bytes / all * used);
+  // Several elements may share a byte; a product would be too large for 64 bits.
+  note(matrix.tensor, num_bytes / all * used + num_bytes % all * used / all);
 }
 
 std::vector<float> WeightReader::read_vector(const TensorShape& tensor) {
@@ -48,8 +51,41 @@ std::vector<float> WeightReader::read_vector(const std::optional<TensorShape>& t
   return tensor ? read_vector(*tensor) : std::vector<float>{};
 }
 
+std::vector<float> WeightReader::read_row(const MatrixRef& matrix) {
+  check(matrix.num_rows == 1, "a block of several rows");
+  open(matrix);
+  std::vector<float> out(matrix.num_cols);
+  read_scattered(matrix, out.data());
+  return out;
+}
+
+/// Whole rows of the file, a part at a time, of which some elements are wanted.
+template <typename T>
+void WeightReader::read_scattered(const MatrixRef& matrix, T* out) {
+  const std::uint64_t width = matrix.tensor_cols();
+  const std::uint64_t most = std::max<std::uint64_t>(kBlockElements / (width * matrix.row_step), 1);
+  std::vector<T> rows;
+  for (std::uint64_t done = 0; done < matrix.num_rows; done += most) {
+    const std::uint64_t now = std::min(most, matrix.num_rows - done);
+    const std::uint64_t num_stored = (now - 1) * matrix.row_step + 1;
+    rows.resize(num_stored * width);
+    source_.read(matrix.tensor, (matrix.first_row + done * matrix.row_step) * width, rows.size(),
+                 rows.data());
+    for (std::uint64_t col = 0; col < matrix.num_cols; ++col) {
+      const T* from = rows.data() + matrix.first_col + col * matrix.col_step;
+      T* to = matrix.is_transposed ? out + col * matrix.num_rows + done
+                                   : out + done * matrix.num_cols + col;
+      const std::uint64_t to_step = matrix.is_transposed ? 1 : matrix.num_cols;
+      for (std::uint64_t row = 0; row < now; ++row) {
+        to[row * to_step] = from[row * matrix.row_step * width];
+      }
+    }
+  }
+}
+
 void WeightReader::read_rows(const MatrixRef& matrix, std::uint64_t first, std::uint64_t count,
                              bf16* out) {
+  check(!matrix.has_gaps() && !matrix.is_transposed, "rows of a matrix that lies scattered");
   const std::uint64_t width = matrix.tensor_cols();
   const std::uint64_t first_row = matrix.first_row + first;
   if (matrix.num_cols == width) {
@@ -82,6 +118,10 @@ std::vector<float> WeightReader::read_by_tap(const TensorShape& tensor) {
 void WeightReader::read_matrix(const MatrixRef& matrix, std::vector<bf16>& out) {
   open(matrix);
   out.resize(matrix.num_rows * matrix.num_cols);
+  if (matrix.has_gaps() || matrix.is_transposed) {
+    read_scattered(matrix, out.data());
+    return;
+  }
   read_rows(matrix, 0, matrix.num_rows, out.data());
 }
 

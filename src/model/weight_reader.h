@@ -25,20 +25,26 @@ class WeightReader {
   /// [channels, taps] of a convolution as [taps, channels].
   std::vector<float> read_by_tap(const TensorShape& tensor);
 
-  /// `out` is resized to [num_rows, num_cols].
+  /// `out` is resized to [num_rows, num_cols]; transposed, [num_cols, num_rows].
   void read_matrix(const MatrixRef& matrix, std::vector<bf16>& out);
 
   /// Packs the matrix as rows first_row .. of `packed`, a block of rows at a time, so that a large
-  /// matrix is never held twice.
+  /// matrix is never held twice. It has no gaps and is not transposed.
   void pack(const MatrixRef& matrix, kernels::PackedWeights& packed, std::uint64_t first_row = 0);
 
   /// Notes that the matrix is used; throws ModelError if it can't be had.
   void open(const MatrixRef& matrix);
 
-  /// Rows first .. first + count - 1 of an opened matrix, [count, num_cols].
+  /// The one row of a block that has no more.
+  std::vector<float> read_row(const MatrixRef& matrix);
+
+  /// Rows first .. first + count - 1 of an opened matrix, [count, num_cols]. It has no gaps and is
+  /// not transposed.
   void read_rows(const MatrixRef& matrix, std::uint64_t first, std::uint64_t count, bf16* out);
 
  private:
+  template <typename T>
+  void read_scattered(const MatrixRef& matrix, T* out);
   void note(const TensorShape& tensor, std::uint64_t num_bytes);
 
   const TensorSource& source_;

@@ -19,6 +19,8 @@ struct Shape {
   std::int64_t head_dim;
   std::int64_t page_size;
   DType dtype = DType::kBFloat16;
+  std::int64_t window = 0;
+  bool has_sinks = false;
 
   std::int64_t row_dim() const { return (num_q_heads + 2 * num_kv_heads) * head_dim; }
   std::int64_t out_dim() const { return num_q_heads * head_dim; }
@@ -73,6 +75,12 @@ class Cache {
   std::vector<PageId> free_;
 };
 
+/// Of up to 20 query heads.
+const std::vector<float>& sinks() {
+  static const std::vector<float> values = random_floats(20, 20, 2.0F);
+  return values;
+}
+
 PagedAttentionParams make_params(const Shape& shape, Cache& cache, const std::vector<float>& qkv,
                                  std::span<const AttentionSpan> spans, std::vector<float>& out) {
   return {.num_q_heads = shape.num_q_heads,
@@ -80,7 +88,9 @@ PagedAttentionParams make_params(const Shape& shape, Cache& cache, const std::ve
           .pool = cache.pool(),
           .spans = spans,
           .out = out.data(),
-          .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim))};
+          .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+          .window = shape.window,
+          .sinks = shape.has_sinks ? sinks().data() : nullptr};
 }
 
 /// Runs a whole sequence in pieces of the given lengths; returns out of all its rows.
@@ -109,7 +119,8 @@ std::vector<float> run_in_pieces(const Shape& shape, const std::vector<float>& q
 std::string describe(const Shape& shape) {
   return std::to_string(shape.num_q_heads) + " query heads, " + std::to_string(shape.num_kv_heads) +
          " KV heads of " + std::to_string(shape.head_dim) + ", pages of " +
-         std::to_string(shape.page_size) + " " + to_string(shape.dtype);
+         std::to_string(shape.page_size) + " " + to_string(shape.dtype) + ", window " +
+         std::to_string(shape.window) + (shape.has_sinks ? ", sinks" : "");
 }
 
 TEST_P(AttentionTest, EqualsTheReference) {
@@ -123,7 +134,14 @@ TEST_P(AttentionTest, EqualsTheReference) {
                                      {2, 1, 17, 32},
                                      {6, 2, 256, 16},
                                      {4, 2, 64, 16, DType::kFloat32},
-                                     {4, 1, 50, 8, DType::kFloat32}};
+                                     {4, 1, 50, 8, DType::kFloat32},
+                                     {4, 2, 64, 16, DType::kBFloat16, 1},
+                                     {16, 2, 64, 16, DType::kBFloat16, 24},
+                                     {5, 1, 40, 2, DType::kBFloat16, 64},
+                                     {20, 1, 64, 8, DType::kFloat32, 65, true},
+                                     {4, 1, 50, 8, DType::kFloat32, 3, true},
+                                     {6, 2, 64, 16, DType::kBFloat16, 1000, true},
+                                     {4, 2, 128, 16, DType::kBFloat16, 0, true}};
   for (const Shape& shape : shapes) {
     for (const std::int64_t num_rows : {1, 2, 63, 64, 65, 150}) {
       const auto qkv = random_floats(static_cast<std::size_t>(num_rows * shape.row_dim()), 21);
@@ -135,8 +153,10 @@ TEST_P(AttentionTest, EqualsTheReference) {
 }
 
 TEST_P(AttentionTest, RowsDoNotDependOnThePiecesOfThePrompt) {
-  for (const Shape& shape : {Shape{4, 2, 64, 16}, Shape{8, 1, 128, 1}, Shape{3, 3, 40, 64},
-                             Shape{20, 1, 64, 4}, Shape{4, 2, 64, 16, DType::kFloat32}}) {
+  for (const Shape& shape :
+       {Shape{4, 2, 64, 16}, Shape{8, 1, 128, 1}, Shape{3, 3, 40, 64}, Shape{20, 1, 64, 4},
+        Shape{4, 2, 64, 16, DType::kFloat32}, Shape{16, 1, 64, 4, DType::kBFloat16, 70, true},
+        Shape{6, 2, 64, 16, DType::kFloat32, 5}, Shape{3, 1, 40, 8, DType::kBFloat16, 1, true}}) {
     const std::int64_t num_rows = 201;
     const auto qkv = random_floats(static_cast<std::size_t>(num_rows * shape.row_dim()), 22);
     const auto whole = run_in_pieces(shape, qkv, {num_rows}, &stream());
@@ -239,6 +259,47 @@ TEST_P(AttentionTest, LaterTokensOfAPieceNeverReachEarlierRows) {
   EXPECT_TRUE(std::isnan(dirty[before]));
 }
 
+TEST_P(AttentionTest, TokensBeforeTheWindowNeverReachARow) {
+  Shape shape{16, 2, 64, 16};
+  shape.window = 10;
+  const std::int64_t num_rows = 150;
+  auto qkv = random_floats(static_cast<std::size_t>(num_rows * shape.row_dim()), 28);
+  const auto clean = run_in_pieces(shape, qkv, {num_rows}, &stream());
+  // Key and value of row 70 turn to NaN: rows 70 .. 79 see them.
+  float* row = qkv.data() + 70 * shape.row_dim() + shape.out_dim();
+  std::fill_n(row, 2 * shape.num_kv_heads * shape.head_dim,
+              std::numeric_limits<float>::quiet_NaN());
+  const auto dirty = run_in_pieces(shape, qkv, {num_rows}, &stream());
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    const auto at = static_cast<std::size_t>(i * shape.out_dim());
+    const auto count = static_cast<std::size_t>(shape.out_dim());
+    if (i >= 70 && i < 80) {
+      EXPECT_TRUE(std::isnan(dirty[at])) << i;
+    } else {
+      EXPECT_TRUE(same_bits(&clean[at], &dirty[at], count)) << i;
+    }
+  }
+}
+
+TEST_P(AttentionTest, ASinkLargerThanAnyScoreTakesAll) {
+  Shape shape{2, 1, 64, 16};
+  const std::int64_t num_rows = 3;
+  const auto qkv = random_floats(static_cast<std::size_t>(num_rows * shape.row_dim()), 29);
+  Cache cache(shape, 2);
+  const auto pages = cache.take_pages(num_rows);
+  const AttentionSpan span{.num_rows = num_rows, .pages = pages.data()};
+  std::vector<float> out(static_cast<std::size_t>(num_rows * shape.out_dim()));
+  auto params = make_params(shape, cache, qkv, {&span, 1}, out);
+  const std::vector<float> large = {200.0F, -200.0F};  // of the second head it takes nothing
+  params.sinks = large.data();
+  ASSERT_TRUE(launch_paged_attention(params, stream()).is_ok());
+  const auto without = run_in_pieces(shape, qkv, {num_rows}, &stream());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const bool is_first_head = i / 64 % 2 == 0;
+    ASSERT_NEAR(out[i], is_first_head ? 0.0F : without[i], 1e-6F) << i;
+  }
+}
+
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   const Shape shape{1, 1, 64, 16, DType::kFloat32};
   const std::int64_t num_rows = 70;
@@ -288,6 +349,9 @@ TEST(AttentionArgumentsTest, ImpossibleShapesAreRefused) {
   EXPECT_EQ(launch_paged_attention(params, {}).code(), StatusCode::kInvalidArgument);
   params.pool.page_size = 16;
   params.pool.dtype = DType::kFloat16;
+  EXPECT_EQ(launch_paged_attention(params, {}).code(), StatusCode::kInvalidArgument);
+  params.pool.dtype = DType::kBFloat16;
+  params.window = -1;
   EXPECT_EQ(launch_paged_attention(params, {}).code(), StatusCode::kInvalidArgument);
 }
 

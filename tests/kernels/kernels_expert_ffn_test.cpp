@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <tuple>
 
 #include "kernels/expert_ffn/op.h"
 #include "kernels_support.h"
@@ -39,6 +42,20 @@ std::vector<ExpertWeights> random_experts(std::size_t num_experts, std::int64_t 
   }
   return experts;
 }
+
+/// The same with biases, which are as large as what they are added to.
+std::vector<ExpertWeights> random_biased_experts(std::size_t num_experts, std::int64_t hidden_dim,
+                                                 std::int64_t intermediate_dim) {
+  auto experts = random_experts(num_experts, hidden_dim, intermediate_dim);
+  for (std::uint32_t i = 0; i < num_experts; ++i) {
+    const auto units = static_cast<std::size_t>(intermediate_dim);
+    experts[i].set_biases(random_floats(units, 400 + i), random_floats(units, 500 + i),
+                          random_floats(static_cast<std::size_t>(hidden_dim), 600 + i));
+  }
+  return experts;
+}
+
+constexpr ActivationRule kClamped{.kind = GatedActivation::kClampedSwiglu, .limit = 1.5F};
 
 /// Tokens, routes and results of one call, in buffers of their own.
 class Batch {
@@ -145,16 +162,19 @@ Batch::Routes random_routes(std::size_t num_tokens, std::uint32_t num_experts) {
 }
 
 void expect_equals_reference(const device::CpuStream& stream, std::int64_t hidden_dim,
-                             std::int64_t intermediate_dim, std::size_t num_experts,
-                             const Batch::Routes& routes, const std::string& what) {
-  const auto experts = random_experts(num_experts, hidden_dim, intermediate_dim);
+                             std::int64_t intermediate_dim,
+                             const std::vector<ExpertWeights>& experts, const Batch::Routes& routes,
+                             const std::string& what, const ActivationRule& activation = {}) {
   ExpertFfnScratch scratch;
   for (const Formats& formats : kFormats) {
     Batch actual(hidden_dim, formats, routes, seeds(routes.size()));
     Batch expected(hidden_dim, formats, routes, seeds(routes.size()));
-    ASSERT_TRUE(
-        launch_expert_ffn(actual.params(experts, intermediate_dim), scratch, stream).is_ok());
-    reference_expert_ffn(expected.params(experts, intermediate_dim));
+    auto params = actual.params(experts, intermediate_dim);
+    params.activation = activation;
+    ASSERT_TRUE(launch_expert_ffn(params, scratch, stream).is_ok());
+    params = expected.params(experts, intermediate_dim);
+    params.activation = activation;
+    reference_expert_ffn(params);
     // A hidden unit on the border between two bf16 values may round differently.
     const bool rounded = formats.precision == Precision::kBFloat16;
     const float tolerance = formats.out_dtype == DType::kBFloat16 ? 1e-2F : rounded ? 2e-3F : 2e-5F;
@@ -165,11 +185,54 @@ void expect_equals_reference(const device::CpuStream& stream, std::int64_t hidde
   }
 }
 
+void expect_equals_reference(const device::CpuStream& stream, std::int64_t hidden_dim,
+                             std::int64_t intermediate_dim, std::size_t num_experts,
+                             const Batch::Routes& routes, const std::string& what) {
+  expect_equals_reference(stream, hidden_dim, intermediate_dim,
+                          random_experts(num_experts, hidden_dim, intermediate_dim), routes, what);
+}
+
 TEST_P(ExpertFfnTest, EqualsTheReference) {
   expect_equals_reference(stream(), 64, 32, 4, random_routes(9, 4), "small");
   expect_equals_reference(stream(), 256, 128, 8, random_routes(50, 8), "model");
   expect_equals_reference(stream(), 65, 37, 3, random_routes(20, 3), "odd");
   expect_equals_reference(stream(), 128, 1, 2, random_routes(5, 2), "one hidden unit");
+}
+
+TEST_P(ExpertFfnTest, BiasesAndClampsEqualTheReference) {
+  const auto routes = random_routes(50, 5);
+  for (const auto& [hidden, units] : {std::pair{64, 32}, {256, 96}, {65, 37}, {130, 1}}) {
+    const std::string what = fmt::format("{} x {}", hidden, units);
+    const auto experts = random_biased_experts(5, hidden, units);
+    expect_equals_reference(stream(), hidden, units, experts, routes, "biases, " + what);
+    expect_equals_reference(stream(), hidden, units, experts, routes, "both, " + what, kClamped);
+    expect_equals_reference(stream(), hidden, units, random_experts(5, hidden, units), routes,
+                            "clamps, " + what, kClamped);
+  }
+}
+
+// Figures by hand: gate and up of the one unit are biases alone, down is 1.
+TEST_P(ExpertFfnTest, TheClampedActivationIsThatOfGptOss) {
+  const std::vector<bf16> zeros(64, bf16{0});
+  std::vector<bf16> ones(64, bf16::from_float(1.0F));
+  ExpertFfnScratch scratch;
+  const ActivationRule rule{.kind = GatedActivation::kClampedSwiglu};
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  for (const auto& [gate, up, expected] :
+       {std::tuple{1.0F, 2.0F, 3.0 * sigmoid(1.702)},
+        std::tuple{9.0F, -8.5F, -6.0 * 7.0 * sigmoid(7.0 * 1.702)},
+        std::tuple{-9.0F, 12.0F, 8.0 * -9.0 * sigmoid(-9.0 * 1.702)}}) {
+    std::vector<ExpertWeights> experts(1);
+    experts[0] = ExpertWeights::pack(zeros.data(), zeros.data(), ones.data(), 64, 1);
+    const std::vector<float> down(64, 0.25F);
+    experts[0].set_biases({{gate}}, {{up}}, down);
+    Batch batch(64, {}, {{{0, 0.5F}}}, seeds(1));
+    auto params = batch.params(experts, 1);
+    params.activation = rule;
+    ASSERT_TRUE(launch_expert_ffn(params, scratch, stream()).is_ok());
+    expect_near(batch.out(0), std::vector<float>(64, static_cast<float>(0.5 * (expected + 0.25))),
+                1e-5F, fmt::format("{} {}", gate, up));
+  }
 }
 
 TEST_P(ExpertFfnTest, AllTokensOfOneExpertSpanSeveralBlocks) {
@@ -244,6 +307,10 @@ TEST_P(ExpertFfnTest, InvalidRoutesStoreNothing) {
   EXPECT_EQ(launch_expert_ffn(params, scratch, stream()).code(), StatusCode::kInvalidArgument);
   params = batch.params(experts, 64);
   EXPECT_EQ(launch_expert_ffn(params, scratch, stream()).code(), StatusCode::kInvalidArgument);
+  auto biased = random_biased_experts(2, 64, 32);
+  biased[1].down_bias.pop_back();
+  EXPECT_EQ(launch_expert_ffn(batch.params(biased, 32), scratch, stream()).code(),
+            StatusCode::kInvalidArgument);
   EXPECT_TRUE(batch.is_untouched());
 }
 

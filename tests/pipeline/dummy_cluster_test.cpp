@@ -110,7 +110,8 @@ class GpuLimitsTest : public DummyClusterTest {
     config.merge_patch({{"hidden_size", 256}, {"head_dim", 64}});
     config.merge_patch(patch);
     test::write_file(folder_.path() / "config.json", config.dump());
-    return what_gpus_lack(Blueprint(config_).spec());
+    const Blueprint blueprint(config_);
+    return what_gpus_lack(blueprint.spec(), blueprint.max_model_len());
   }
 };
 
@@ -118,6 +119,20 @@ TEST_F(GpuLimitsTest, ShapesWithoutKernelsAreRefusedByName) {
   EXPECT_EQ(lacking(nlohmann::json::object()), "");
   EXPECT_EQ(lacking({{"hidden_size", 192}}), "hidden_size 192 (multiples of 128 up to 8192 can)");
   EXPECT_EQ(lacking({{"head_dim", 32}}), "head_dim 32 (64, 128 and 256 can)");
+}
+
+TEST_F(GpuLimitsTest, WindowsMayHideNothing) {
+  config_.model.max_model_len = 64;
+  EXPECT_EQ(lacking({{"use_sliding_window", true}, {"sliding_window", 63}}),
+            "sliding windows of 63 tokens (up to a model.max_model_len of 63 they can)");
+  EXPECT_EQ(lacking({{"use_sliding_window", true}, {"sliding_window", 64}}), "");
+}
+
+TEST_F(GpuLimitsTest, ExpertsOfGptOssAreRefused) {
+  const nlohmann::json gpt_oss = {{"architectures", {"GptOssForCausalLM"}},
+                                  {"intermediate_size", 128},
+                                  {"num_local_experts", 4}};
+  EXPECT_EQ(lacking(gpt_oss), "biases and clamped activations of experts");
 }
 
 TEST_F(GpuLimitsTest, DeltaNetsOfAnotherShapeAreRefused) {

@@ -26,13 +26,6 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 300s;  // of a loaded machine or a sanitizer
 constexpr double kTolerance = 2e-3;
 
-// Committed ahead of the code. Each must be refused until it is served, and then leave this list.
-const std::map<std::string, std::string>& not_served_yet() {
-  static const std::map<std::string, std::string> kNotServedYet = {
-      {"gpt-oss", "GptOssForCausalLM"}};
-  return kNotServedYet;
-}
-
 std::filesystem::path models_folder() {
   return std::filesystem::path(FASTFD_SOURCE_DIR) / "tests" / "reference" / "models";
 }
@@ -189,15 +182,6 @@ class ParityTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ParityTest, GivesTheTokensOfTransformers) {
-  if (const auto listed = not_served_yet().find(GetParam()); listed != not_served_yet().end()) {
-    try {
-      load_cluster_weights(Blueprint(make_config(GetParam(), {})));
-      FAIL() << GetParam() << " is served now: take it off the list of those that are not";
-    } catch (const model::ModelError& error) {
-      EXPECT_NE(std::string(error.what()).find(listed->second), std::string::npos) << error.what();
-    }
-    return;
-  }
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.describe());
     run(setting);
@@ -211,20 +195,11 @@ TEST_P(ParityTest, GivesTheTokensOfTransformers) {
 TEST(ParityModelsTest, EveryArchitectureHasAModelHere) {
   std::set<std::string> tested;
   for (const std::string& name : model_names()) {
-    if (!not_served_yet().contains(name)) {
-      tested.insert(Blueprint(make_config(name, {})).spec().architecture);
-    }
+    tested.insert(Blueprint(make_config(name, {})).spec().architecture);
   }
   for (const std::string& architecture : model::ArchitectureRegistry::builtin().names()) {
     EXPECT_TRUE(tested.contains(architecture))
         << architecture << ": add a model to tests/reference/models/specs.py";
-  }
-}
-
-TEST(ParityModelsTest, TheListOfModelsNotServedNamesModels) {
-  const auto names = model_names();
-  for (const auto& [name, reason] : not_served_yet()) {
-    EXPECT_TRUE(std::ranges::find(names, name) != names.end()) << name;
   }
 }
 

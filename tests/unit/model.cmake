@@ -10,6 +10,7 @@ fastfd_add_test(model_test
           ${CMAKE_CURRENT_LIST_DIR}/model_config_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_deepseek_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_dummy_test.cpp
+          ${CMAKE_CURRENT_LIST_DIR}/model_gpt_oss_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_hybrid_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_fp8_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/model_loading_test.cpp

@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "fastfd/model/model.h"
 #include "support/tiny_checkpoint.h"
@@ -20,6 +21,7 @@ using kernels::RopeScaling;
 using kernels::RouterScoring;
 using test::TinyTensors;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr LoadOptions kDummy{.format = LoadFormat::kDummy};
@@ -170,24 +172,43 @@ TEST_F(ArchitectureTest, MiniMaxRoutesBySigmoidWithABias) {
 }
 
 TEST_F(ArchitectureTest, WindowsThatHideNothingAreNoWindows) {
-  EXPECT_EQ(error_of(with_experts("MixtralForCausalLM", {{"sliding_window", nullptr}})),
-            "no error");
-  EXPECT_EQ(error_of(with_experts("MixtralForCausalLM", {{"sliding_window", 128}})), "no error");
-  EXPECT_THAT(error_of(with_experts("MixtralForCausalLM", {{"sliding_window", 127}})),
-              HasSubstr("sliding_window: attention to the last 127 tokens only"));
+  const auto windows = [&](const nlohmann::json& config) {
+    std::vector<std::uint32_t> all;
+    for (const LayerSpec& layer : load(config).layers) {
+      all.push_back(layer.window);
+    }
+    return all;
+  };
+  const std::vector<std::uint32_t> none = {0, 0, 0};
+  EXPECT_EQ(windows(with_experts("MixtralForCausalLM", {{"sliding_window", nullptr}})), none);
+  EXPECT_EQ(windows(with_experts("MixtralForCausalLM", {{"sliding_window", 128}})), none);
+  EXPECT_THAT(windows(with_experts("MixtralForCausalLM", {{"sliding_window", 127}})),
+              ElementsAre(127, 127, 127));
   // Qwen: only layers from max_window_layers on, or those that layer_types names.
   nlohmann::json qwen = config_of("Qwen3ForCausalLM", {{"sliding_window", 8}});
-  EXPECT_EQ(error_of(qwen), "no error");
+  EXPECT_EQ(windows(qwen), none);
   qwen["use_sliding_window"] = true;
-  EXPECT_EQ(error_of(qwen), "no error");
+  EXPECT_EQ(windows(qwen), none);
   qwen["max_window_layers"] = 2;
-  EXPECT_THAT(error_of(qwen), HasSubstr("sliding_window: attention to the last 8 tokens only"));
+  EXPECT_THAT(windows(qwen), ElementsAre(0, 0, 8));
   qwen["layer_types"] = {"full_attention", "full_attention", "full_attention"};
-  EXPECT_EQ(error_of(qwen), "no error");
+  EXPECT_EQ(windows(qwen), none);
   qwen["layer_types"][1] = "sliding_attention";
-  EXPECT_THAT(error_of(qwen), HasSubstr("sliding_window: attention to the last 8 tokens only"));
+  EXPECT_THAT(windows(qwen), ElementsAre(0, 8, 0));
+  EXPECT_EQ(load(qwen).smallest_window(), 8U);
   qwen["sliding_window"] = nullptr;
-  EXPECT_EQ(error_of(qwen), "no error");
+  EXPECT_EQ(windows(qwen), none);
+  qwen["layer_types"][1] = "chunked_attention";
+  EXPECT_THAT(error_of(qwen), HasSubstr("layer_types: '\"chunked_attention\"' is not supported"));
+  qwen["layer_types"] = {"full_attention"};
+  EXPECT_THAT(error_of(qwen), HasSubstr("layer_types: names 1 layers, but num_hidden_layers is 3"));
+  // Those of Qwen2-MoE come by turns.
+  nlohmann::json moe = with_experts("Qwen2MoeForCausalLM", {{"moe_intermediate_size", 8},
+                                                            {"shared_expert_intermediate_size", 8},
+                                                            {"sliding_window", 8}});
+  EXPECT_EQ(windows(moe), none);
+  moe["use_sliding_window"] = true;
+  EXPECT_THAT(error_of(moe), HasSubstr("use_sliding_window: windows of Qwen2-MoE are not"));
 }
 
 TEST_F(ArchitectureTest, RopeScalingInBothSpellings) {

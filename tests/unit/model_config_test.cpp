@@ -236,9 +236,8 @@ const BadConfig kBadConfigs[] = {
      "rope_parameters.rope_theta: is \"big\", not a number"},
     {"HardlyRotated", R"({"partial_rotary_factor":0.4})",
      "partial_rotary_factor: leaves 3 of 8 elements of a head to rotate"},
-    {"SlidingWindow", R"({"use_sliding_window":true,"sliding_window":64})",
-     "sliding_window: attention to the last 64 tokens only is not supported; set "
-     "max_position_embeddings to 64"},
+    {"SlidingWindow", R"({"use_sliding_window":true,"sliding_window":-1})",
+     "sliding_window: is -1, not an integer from 0"},
     {"DenseLayers", R"({"mlp_only_layers":[0]})", "intermediate_size: is missing"},
     {"DenseLayerThatIsNone", R"({"mlp_only_layers":[2]})",
      "mlp_only_layers: 2 is no layer below num_hidden_layers = 2"},

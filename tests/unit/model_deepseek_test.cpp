@@ -89,7 +89,7 @@ TEST(DeepseekTest, ReadsThePublishedSizes) {
   EXPECT_EQ(large.latent.num_heads, 128U);
   EXPECT_EQ(large.latent.query_dim(), 192U);
   EXPECT_EQ(large.num_experts, 256U);
-  EXPECT_TRUE(large.has_fp8_blocks);
+  EXPECT_EQ(large.stored, StoredQuantization::kFp8Blocks);
   EXPECT_EQ(large.num_layers_of(AttentionKind::kFull), 0U);
 }
 
@@ -108,7 +108,7 @@ void expect_weights(const char* model) {
   const AttentionWeights weights = load_attention_weights(kModels / model, spec, &report);
   EXPECT_THAT(report.tensors, Each(Not(HasSubstr("layers.3."))));  // the prediction layer
   Checkpoint checkpoint = Checkpoint::open(kModels / model);
-  if (spec.has_fp8_blocks) {
+  if (spec.stored == StoredQuantization::kFp8Blocks) {
     checkpoint.use_block_scales();
   }
   const LatentSpec& latent = spec.latent;

@@ -68,7 +68,7 @@ class Fp8Test : public ::testing::Test {
 
 TEST_F(Fp8Test, ExpertsAreWhatTheCheckpointHasUnlessToldOtherwise) {
   write();
-  EXPECT_TRUE(load_spec().has_fp8_blocks);
+  EXPECT_EQ(load_spec().stored, StoredQuantization::kFp8Blocks);
   EXPECT_EQ(load_spec().expert_dtype, DType::kFloat8E4M3);
   EXPECT_EQ(load_spec(DType::kBFloat16).expert_dtype, DType::kBFloat16);
   // One expert that was left out: none is requantised without being asked for.
@@ -87,7 +87,7 @@ TEST_F(Fp8Test, ExpertsAreWhatTheCheckpointHasUnlessToldOtherwise) {
   options_.fp8 = false;
   write();
   EXPECT_EQ(load_spec().expert_dtype, DType::kBFloat16);
-  EXPECT_FALSE(load_spec().has_fp8_blocks);
+  EXPECT_EQ(load_spec().stored, StoredQuantization::kNone);
 }
 
 TEST_F(Fp8Test, DummyExpertsAreWhatTheConfigSays) {

@@ -195,6 +195,79 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, PeakTest,
                                            PeakCase{"Fp8", "BF16", true}),
                          [](const auto& row) { return std::string(row.param.name); });
 
+/// Zeros in the form of gpt-oss: experts of a layer are one tensor, packed or transposed.
+void write_sparse_gpt_oss(const std::filesystem::path& dir, bool is_packed, std::uint64_t experts,
+                          std::uint64_t dim) {
+  nlohmann::json config = {{"architectures", {"GptOssForCausalLM"}},
+                           {"vocab_size", 96},
+                           {"hidden_size", dim},
+                           {"intermediate_size", dim},
+                           {"num_hidden_layers", 1},
+                           {"num_attention_heads", 2},
+                           {"num_key_value_heads", 1},
+                           {"num_local_experts", experts},
+                           {"num_experts_per_tok", 2},
+                           {"max_position_embeddings", 128}};
+  if (is_packed) {
+    config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  }
+  test::write_file(dir / "config.json", config.dump());
+  nlohmann::json header;
+  std::uint64_t end = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::uint64_t>& shape,
+                       const std::string& dtype = "BF16") {
+    std::uint64_t num_bytes = dtype == "U8" ? 1 : 2;
+    for (const std::uint64_t size : shape) {
+      num_bytes *= size;
+    }
+    header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {end, end + num_bytes}}};
+    end += num_bytes;
+  };
+  add("model.embed_tokens.weight", {96, dim});
+  add("lm_head.weight", {96, dim});
+  add("model.norm.weight", {dim});
+  const std::string layer = "model.layers.0.";
+  for (const auto& [name, rows] : {std::pair{"q_proj", 128}, {"k_proj", 64}, {"v_proj", 64}}) {
+    add(layer + "self_attn." + name + ".weight", {static_cast<std::uint64_t>(rows), dim});
+    add(layer + "self_attn." + name + ".bias", {static_cast<std::uint64_t>(rows)});
+  }
+  add(layer + "self_attn.o_proj.weight", {dim, 128});
+  add(layer + "self_attn.o_proj.bias", {dim});
+  add(layer + "self_attn.sinks", {2});
+  add(layer + "input_layernorm.weight", {dim});
+  add(layer + "post_attention_layernorm.weight", {dim});
+  add(layer + "mlp.router.weight", {experts, dim});
+  add(layer + "mlp.router.bias", {experts});
+  for (const auto& [name, rows] : {std::pair{"gate_up_proj", 2 * dim}, {"down_proj", dim}}) {
+    const std::string tensor = layer + "mlp.experts." + name;
+    add(tensor + "_bias", {experts, rows});
+    if (is_packed) {
+      add(tensor + "_blocks", {experts, rows, dim / 32, 16}, "U8");
+      add(tensor + "_scales", {experts, rows, dim / 32}, "U8");
+    } else {
+      add(tensor, {experts, dim, rows});
+    }
+  }
+  const std::string head = test::raw_safetensors(header.dump(), 0);
+  test::write_file(dir / "model.safetensors", head);
+  std::filesystem::resize_file(dir / "model.safetensors", head.size() + end);
+}
+
+TEST(MemoryTest, StackedExpertsArePackedOneByOne) {
+  constexpr std::uint64_t kExperts = 128;
+  constexpr std::uint64_t kDim = 512;
+  for (const bool is_packed : {true, false}) {
+    SCOPED_TRACE(is_packed ? "MXFP4" : "transposed");
+    const TemporaryFolder folder;
+    write_sparse_gpt_oss(folder.path(), is_packed, kExperts, kDim);
+    const ModelSpec spec = load_model_spec(folder.path());
+    const auto placement = ExpertPlacement::contiguous(kExperts, 2, 1);
+    expect_little_more_than_weights(
+        [&] { return load_ffn_weights(folder.path(), spec, placement, 1); },
+        kExperts / 2 * (3 * kDim * kDim * sizeof(bf16) + 3 * kDim * sizeof(float)));
+  }
+}
+
 // Qwen3-30B-A3B has 57 GiB of experts: a server holds the ones that live on it.
 TEST(MemoryTest, AnFfnServerOfALargeModelHoldsItsShare) {
   const std::filesystem::path folder = FASTFD_SOURCE_DIR "/configs/models/qwen3-30b-a3b";

@@ -33,6 +33,7 @@ struct FullAttentionWeights {
   kernels::PackedWeights qkv;         ///< [(q + 2 kv heads) * head_dim, hidden_dim]: q, k, v rows
   std::vector<float> qkv_bias;        ///< [(q + 2 kv heads) * head_dim] or empty
   std::vector<float> q_norm, k_norm;  ///< as kernels::QkNormRopeParams wants them, or empty
+  std::vector<float> sinks;           ///< [q heads] or empty
   kernels::PackedWeights out;         ///< [hidden_dim, q heads * head_dim]
   std::vector<float> out_bias;        ///< [hidden_dim] or empty
   kernels::PackedWeights gate;        ///< [q heads * head_dim, hidden_dim] or empty
@@ -66,6 +67,7 @@ struct LatentAttentionWeights {
 struct RouterWeights {
   kernels::PackedWeights weights;      ///< [num_experts, hidden_dim]
   std::vector<float> correction_bias;  ///< [num_experts] or empty
+  std::vector<float> bias;             ///< [num_experts] or empty; of the logits
 };
 
 /// One FFN of spec.shared_intermediate_dim hidden units.
@@ -100,6 +102,7 @@ struct FfnLayerWeights {
   /// all as wide as the widest of any server, with zeros behind.
   std::vector<kernels::ExpertWeights> experts;
   std::uint32_t intermediate_dim = 0;  ///< of each
+  kernels::ActivationRule activation;
 };
 
 /// Everything an FFN server holds.

@@ -13,6 +13,7 @@
 #include "fastfd/core/dtype.h"
 #include "fastfd/core/ids.h"
 #include "fastfd/core/load_format.h"
+#include "kernels/expert_ffn/op.h"
 #include "kernels/gated_delta_net/op.h"
 #include "kernels/rope/op.h"
 #include "kernels/router/op.h"
@@ -33,7 +34,7 @@ struct LoadOptions {
 
 /// What mixes a layer's tokens.
 enum class AttentionKind : std::uint8_t {
-  kFull,           ///< grouped-query attention over all earlier tokens, which paged KV holds
+  kFull,           ///< grouped-query attention over earlier tokens, which paged KV holds
   kGatedDeltaNet,  ///< linear attention over a recurrent state (kernels/gated_delta_net)
   kLatent,         ///< the same over paged rows that all heads share: multi-head latent attention
 };
@@ -63,6 +64,17 @@ enum class FfnKind : std::uint8_t {
 struct LayerSpec {
   AttentionKind attention = AttentionKind::kFull;
   FfnKind ffn = FfnKind::kExperts;
+  /// kFull: a token sees the last so many, itself included (sliding window); 0: all. Pages hold the
+  /// others as well.
+  std::uint32_t window = 0;
+};
+
+/// How matrices lie in the files that are not plain numbers there (quantization_config). The files
+/// say which; reading multiplies them out.
+enum class StoredQuantization : std::uint8_t {
+  kNone,
+  kFp8Blocks,  ///< F8_E4M3 in blocks of 128 x 128 with scales (quant_method fp8)
+  kMxfp4,      ///< 4-bit floats with a power of two for every 32 (quant_method mxfp4)
 };
 
 /// The parts of config.json and generation_config.json that FastFD uses.
@@ -86,6 +98,7 @@ struct ModelSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   bool has_output_gate = false;  ///< sigmoid of a projection, element by element
+  bool has_sinks = false;        ///< a logit a head in the softmax (kernels/attention)
   kernels::QkNorm qk_norm = kernels::QkNorm::kNone;
   kernels::RopeParams rope;  ///< kLatent too
 
@@ -102,7 +115,10 @@ struct ModelSpec {
   std::uint32_t experts_per_token = 0;
   std::uint32_t expert_intermediate_dim = 0;
   kernels::RouterRule router;
-  bool has_correction_bias = false;  ///< of the router's choice
+  bool has_correction_bias = false;           ///< of the router's choice
+  bool has_router_bias = false;               ///< of its logits
+  bool has_expert_biases = false;             ///< of the routed experts' three projections
+  kernels::ActivationRule expert_activation;  ///< of the routed experts
   /// All shared experts of a layer as one FFN, on the attention server; 0: none.
   std::uint32_t shared_intermediate_dim = 0;
   bool has_shared_gate = false;  ///< sigmoid of a projection weighs them
@@ -116,9 +132,7 @@ struct ModelSpec {
   float default_min_p = 0.0F;
   float default_repetition_penalty = 1.0F;
   LoadOptions load;
-  /// Matrices of the checkpoint may be F8_E4M3 in blocks of 128 x 128 with scales
-  /// (quantization_config of quant_method fp8).
-  bool has_fp8_blocks = false;
+  StoredQuantization stored = StoredQuantization::kNone;
   /// load.expert_dtype, decided. Asked for what the checkpoint has: kFloat8E4M3 if all experts are
   /// FP8 there and their dimensions are multiples of 128 (kDummy: if quantization_config says so).
   DType expert_dtype = DType::kBFloat16;
@@ -130,6 +144,15 @@ struct ModelSpec {
   std::uint32_t q_dim() const { return num_q_heads * head_dim; }
   std::uint32_t kv_dim() const { return num_kv_heads * head_dim; }
   bool has_layer(FfnKind kind) const { return count(kind, num_layers) > 0; }
+  /// The smallest window of a layer; 0: all see all.
+  std::uint32_t smallest_window() const {
+    std::uint32_t smallest = 0;
+    for (const LayerSpec& layer : layers) {
+      smallest =
+          layer.window != 0 && (smallest == 0 || layer.window < smallest) ? layer.window : smallest;
+    }
+    return smallest;
+  }
   std::uint32_t num_layers_of(AttentionKind kind) const { return count(kind, num_layers); }
   /// Sequences have state that KV pages don't hold, which exists at their newest token only.
   bool has_recurrent_state() const { return num_layers_of(AttentionKind::kGatedDeltaNet) > 0; }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fastfd/core/dtype.h"
@@ -18,7 +19,7 @@
 namespace fastfd::model {
 
 /// Element types that the format knows. Only kF32, kF16, kBF16 and, in blocks with scales, kF8E4M3
-/// can be read as weights.
+/// and MXFP4 (packed into kU8) can be read as weights.
 enum class StoredDType : std::uint8_t {
   kBool,
   kU8,
@@ -54,7 +55,17 @@ struct TensorInfo {
   std::uint32_t file_index = 0;  ///< into Checkpoint::files()
   /// Of a kF8E4M3 matrix, after Checkpoint::use_block_scales; the checkpoint's.
   const TensorInfo* block_scales = nullptr;
+  /// Of a tensor that Checkpoint::use_mxfp4 made of packed blocks, whose type, bytes and place it
+  /// has: name and scales of those. num_elements and shape are of what they stand for.
+  std::string stored_name;
+  const TensorInfo* mxfp4_scales = nullptr;
+
+  const TensorInfo* scales() const { return block_scales != nullptr ? block_scales : mxfp4_scales; }
 };
+
+/// What the two parts of an MXFP4 tensor are called, behind its name.
+inline constexpr std::string_view kMxfp4Blocks = "_blocks";
+inline constexpr std::string_view kMxfp4Scales = "_scales";
 
 /// "[4, 8]"
 std::string shape_to_string(std::span<const std::uint64_t> shape);
@@ -92,14 +103,22 @@ class Checkpoint {
   /// or belong to no kF8E4M3 matrix.
   void use_block_scales();
 
+  /// The checkpoint is MXFP4 as gpt-oss's (OCP Microscaling Formats 1.0, E2M1 elements and E8M0
+  /// scales): W_blocks [.., rows, groups, 16] has two elements a byte, the lower half first, and
+  /// W_scales [.., rows, groups] a biased exponent of 2 for every 32; they become the tensor W
+  /// [.., rows, 32 groups]. Everything else is not quantised: the files decide, whatever lists of
+  /// modules config.json has. Throws ModelError for blocks and scales without each other or of
+  /// other types or shapes, and for a W that is there as well.
+  void use_mxfp4();
+
   /// The tensor, which must exist, have exactly this shape and a type that can be read. Throws
   /// ModelError.
   const TensorInfo& require(const std::string& name, std::span<const std::uint64_t> shape) const;
 
   /// Elements first .. first + count - 1 in row-major order; `out` has room for `count`. float32,
-  /// float16 and products of FP8 values with their scales are rounded to nearest even. Throws
-  /// ModelError if the file became shorter since it was opened or can't be mapped, or if FP8 values
-  /// or scales are NaN or infinite; the range must lie in the tensor.
+  /// float16 and products of FP8 values with their scales are rounded to nearest even; MXFP4 is
+  /// exact. Throws ModelError if the file became shorter since it was opened or can't be mapped, or
+  /// if quantised values or scales are NaN or infinite; the range must lie in the tensor.
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, bf16* out) const;
   void read(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
 
@@ -123,6 +142,9 @@ class Checkpoint {
                    std::byte* out) const;
   template <typename T>
   void dequantize(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count, T* out) const;
+  template <typename T>
+  void unpack_mxfp4(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
+                    T* out) const;
   void read_bits(const TensorInfo& tensor, std::uint64_t first, std::uint64_t count,
                  std::uint8_t* e4m3) const;
   void read_scales(const TensorInfo& tensor, std::uint64_t first_row, std::uint64_t num_rows,

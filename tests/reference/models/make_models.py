@@ -8,7 +8,8 @@
 
 Each folder has what a Hugging Face folder has and golden.json: prompts (token ids), greedy tokens,
 log-probabilities. Reference arithmetic is float32 on the weights as an engine holds them: matrices
-of fp16 and fp32 files rounded to bf16, FP8 blocks multiplied out and rounded to bf16. golden.json
+of fp16 and fp32 files rounded to bf16, FP8 blocks multiplied out and rounded to bf16, MXFP4 unpacked by
+transformers itself. golden.json
 names the versions of transformers and torch that it was made with; requirements.txt installs them.
 """
 
@@ -91,14 +92,23 @@ def quantise_checkpoint(spec, folder, reference_folder):
     write_json(folder / "config.json", config)
 
 
+def quantise_experts(spec, folder):
+    save_file(weights.quantise_mxfp4(load_file(folder / "model.safetensors"), spec), folder / "model.safetensors",
+              metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": list(spec.not_quantised)}
+    write_json(folder / "config.json", config)
+
+
 def add_tensors(file, tensors):
     save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
 
 
 def load_reference(spec, folder):
+    how = {"quantization_config": transformers.Mxfp4Config(dequantize=True)} if spec.mxfp4 else {}
     model, info = getattr(transformers, spec.architecture).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
-        output_loading_info=True)
+        output_loading_info=True, **how)
     if problems := {key: value for key, value in info.items() if value}:
         raise SystemExit(f"{spec.name}: transformers does not read its own checkpoint: {problems}")
     for name, parameter in model.named_parameters():
@@ -124,6 +134,8 @@ def make(spec, folder):
         if spec.fp8:
             reference_folder = pathlib.Path(scratch)
             quantise_checkpoint(spec, folder, reference_folder)
+        if spec.mxfp4:
+            quantise_experts(spec, folder)
         model = load_reference(spec, reference_folder)
     if spec.prediction_layer:
         add_tensors(folder / "model.safetensors", weights.prediction_layer(spec))

@@ -19,6 +19,7 @@ class Spec:
     published_names: dict = dataclasses.field(default_factory=dict)  # transformers 5's: theirs
     published_rope_type_key: str = "rope_type"
     fp8: bool = False  # block-quantised matrices
+    mxfp4: bool = False  # experts, but for those of not_quantised's layers
     not_quantised: tuple[str, ...] = ()  # modules_to_not_convert
     keep_float32: tuple[str, ...] = ()  # ends of names of tensors that stay float32 in the file
     # Published checkpoints have a layer for speculative decoding behind the last, which plain decoding leaves.
@@ -183,4 +184,22 @@ SPECS = [
         intermediate_size=16, sliding_window=24, layer_types=["sliding_attention", "full_attention"],
         rope_parameters=rope(150000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0,
                              truncate=False, original_max_position_embeddings=64))),
+    # As it is published; the experts of one layer stay as they are, transposed.
+    Spec("gpt-oss-mxfp4", "GptOssForCausalLM", small(
+        hidden_size=64, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=1, head_dim=8,
+        num_local_experts=3, num_experts_per_tok=2, intermediate_size=32, sliding_window=20,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=rope(150000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                             truncate=False, original_max_position_embeddings=64)),
+        mxfp4=True, not_quantised=("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.layers.1.mlp.experts",
+                                   "model.embed_tokens", "lm_head"),
+        published_form=True, published_keys={"experts_per_token": 2, "initial_context_length": 64}),
+    # Windows of all layers, and of the last alone.
+    Spec("mixtral-window", "MixtralForCausalLM", small(
+        hidden_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=12, num_local_experts=3,
+        num_experts_per_tok=2, intermediate_size=16, sliding_window=19, rope_parameters=rope(1e6))),
+    Spec("qwen2-window", "Qwen2ForCausalLM", small(
+        hidden_size=40, num_attention_heads=5, num_key_value_heads=1, intermediate_size=48, use_sliding_window=True,
+        sliding_window=37, max_window_layers=1, rope_parameters=rope(1e6)), published_form=True,
+        published_keys={"layer_types": None}),
 ]

@@ -118,6 +118,28 @@ def to_fp8(tensor):
     return (fp8.view(padded.shape)[:rows, :columns].contiguous(), scales, product.to(torch.bfloat16).contiguous())
 
 
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+GROUP = 32
+
+
+def quantise_mxfp4(tensors, spec):
+    """What an MXFP4 checkpoint of gpt-oss has instead. Experts' matrices [experts, in, out] become `_blocks` [experts, out,
+    in / 32, 16], two 4-bit floats a byte, and `_scales` [experts, out, in / 32], a biased power of two for 32 of them."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")) or name.rpartition(".")[0] in spec.not_quantised:
+            stored[name] = tensor
+            continue
+        rows = tensor.float().transpose(1, 2)
+        groups = rows.reshape(*rows.shape[:-1], -1, GROUP)
+        exponents = groups.abs().amax(-1).clamp(min=2.0**-100).log2().floor() - 2
+        scaled = groups / exponents.exp2()[..., None]
+        codes = (scaled.abs()[..., None] - FP4).abs().argmin(-1) + 8 * (scaled < 0)
+        stored[name + "_blocks"] = (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8).contiguous()
+        stored[name + "_scales"] = (exponents + 127).to(torch.uint8).contiguous()
+    return stored
+
+
 def prediction_layer(spec):
     """What stands behind the last layer; nothing may read it."""
     hidden, prefix = spec.config["hidden_size"], f"model.layers.{spec.config['num_hidden_layers']}."
