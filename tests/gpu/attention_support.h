@@ -14,34 +14,13 @@
 #include "device_array.h"
 #include "fastfd/core/dtype.h"
 #include "kernels/attention/op.h"
+#include "support/random_values.h"
 
 namespace fastfd::testing {
 
-inline std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float scale = 1.0F) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0.0F, scale);
-  std::vector<float> values(count);
-  for (float& value : values) {
-    value = normal(engine);
-  }
-  return values;
-}
-
-inline std::vector<bf16> to_bf16(const std::vector<float>& values) {
-  std::vector<bf16> rounded(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    rounded[i] = bf16::from_float(values[i]);
-  }
-  return rounded;
-}
-
-inline std::vector<float> to_floats(const std::vector<bf16>& values) {
-  std::vector<float> floats(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    floats[i] = values[i].to_float();
-  }
-  return floats;
-}
+using test::random_floats;
+using test::to_bf16;
+using test::to_floats;
 
 inline std::uint8_t to_e4m3(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);

@@ -295,7 +295,7 @@ class Collector {
                               : partials_[server].data() + std::ptrdiff_t{at} * case_.hidden_dim);
       }
     }
-    const std::vector<float> norm = to_float(norm_);
+    const std::vector<float> norm = to_floats(norm_);
     kernels::reference_combine_norm({.num_rows = case_.num_rows,
                                      .dim = case_.hidden_dim,
                                      .residual = residual.data(),
@@ -318,7 +318,7 @@ class Collector {
   std::vector<std::vector<float>> partials_;
   std::optional<DeviceArray<float>> device_residual_;
   DeviceArray<bf16> device_norm_{norm_};
-  DeviceArray<float> device_float_norm_{to_float(norm_)};
+  DeviceArray<float> device_float_norm_{to_floats(norm_)};
   DeviceArray<std::int32_t> device_row_index_{row_index_};
   DeviceArray<bf16> y_{std::size_t{case_.max_rows} * case_.hidden_dim};
   DeviceValue<layout::LaneControl> device_control_;
@@ -369,7 +369,7 @@ TEST(CombineReceiveTest, AddsRanksInOrderAndNormalises) {
     }
     updated.resize(residual.size());
     EXPECT_EQ(updated, residual);  // bit for bit
-    std::vector<float> normed = to_float(collector.y_.get());
+    std::vector<float> normed = to_floats(collector.y_.get());
     normed.resize(y.size());
     if (shape.has_norm) {
       EXPECT_LE(relative_error(normed, y), 5e-3);
@@ -393,7 +393,7 @@ TEST(CombineReceiveTest, FinalNormTakesSampledRowsOnly) {
   ASSERT_NO_FATAL_FAILURE(collector.run(params));
   const auto [residual, y] = collector.reference();
   const std::vector<float> updated = collector.device_residual_->get();
-  const std::vector<float> normed = to_float(collector.y_.get());
+  const std::vector<float> normed = to_floats(collector.y_.get());
   const std::vector<std::uint32_t> rows{10, 0, 4};
   for (std::uint32_t i = 0; i < 3; ++i) {
     EXPECT_LE(relative_error(row_of(normed, i, 256), row_of(y, rows[i], 256)), 5e-3);

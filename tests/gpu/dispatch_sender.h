@@ -59,7 +59,7 @@ class Sender {
                                       1.0F / std::sqrt(static_cast<float>(shape.hidden_dim))))),
         device_residual_(residual_),
         device_norm_(norm_),
-        device_float_norm_(to_float(norm_)),
+        device_float_norm_(to_floats(norm_)),
         targets_(shape.num_experts),
         row_index_(std::size_t{shape.num_servers} * shape.max_rows),
         sent_rows_(shape.num_servers),
@@ -124,7 +124,7 @@ class Sender {
   /// Normalised rows in float, by the CPU reference.
   std::vector<float> reference_normed() const {
     std::vector<float> normed(std::size_t{case_.num_rows} * case_.hidden_dim);
-    const std::vector<float> norm = to_float(norm_);
+    const std::vector<float> norm = to_floats(norm_);
     kernels::reference_rms_norm({.num_rows = case_.num_rows,
                                  .dim = case_.hidden_dim,
                                  .x = residual_.data(),

@@ -121,7 +121,7 @@ TEST_P(DispatchTest, FillsWindowsAsTheReferenceDoes) {
   ASSERT_NO_FATAL_FAILURE(sender.run());
   EXPECT_EQ(sender.abort_.get().aborted, 0U);
   const std::vector<float> normed = sender.reference_normed();
-  std::vector<float> stored = to_float(sender.normed_.get());
+  std::vector<float> stored = to_floats(sender.normed_.get());
   stored.resize(normed.size());
   EXPECT_LT(relative_error(stored, normed), 5e-3);
   const std::vector<std::int32_t> experts = sender.experts_.get();

@@ -247,7 +247,7 @@ std::vector<float> MoeCluster::reference_layer(const LayerWeights& weights, std:
   const ClusterCase& c = shape;
   const std::size_t rows = num_rows[server];
   std::vector<float> normed(residual.size());
-  const std::vector<float> norm = to_float(weights.norm);
+  const std::vector<float> norm = to_floats(weights.norm);
   kernels::reference_rms_norm({.num_rows = static_cast<std::int64_t>(rows),
                                .dim = c.hidden_dim,
                                .x = residual.data(),

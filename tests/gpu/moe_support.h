@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "fastfd/core/dtype.h"
@@ -17,37 +16,13 @@
 #include "kernels/layout/lane_control.h"
 #include "kernels/layout/row.h"
 #include "kernels/layout/window.h"
+#include "support/random_values.h"
 
 namespace fastfd::testing {
 
-inline std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float scale = 1.0F,
-                                        float mean = 0.0F) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(mean, scale);
-  std::vector<float> values(count);
-  for (float& value : values) {
-    value = normal(engine);
-  }
-  return values;
-}
-
-inline std::vector<bf16> to_bf16(const std::vector<float>& values) {
-  std::vector<bf16> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) {
-    rounded.push_back(bf16::from_float(value));
-  }
-  return rounded;
-}
-
-inline std::vector<float> to_float(const std::vector<bf16>& values) {
-  std::vector<float> floats;
-  floats.reserve(values.size());
-  for (const bf16 value : values) {
-    floats.push_back(value.to_float());
-  }
-  return floats;
-}
+using test::random_floats;
+using test::to_bf16;
+using test::to_floats;
 
 /// By definition of the format; NaN for the two codes that are none.
 inline float decode_e4m3(std::uint8_t code) {

@@ -7,13 +7,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "fastfd/core/dtype.h"
 #include "fastfd/device/cpu.h"
 #include "kernels/gemm/op.h"
+#include "support/random_values.h"
 
 namespace fastfd::kernels::testing {
 
@@ -35,24 +35,8 @@ struct TestStream {
   device::CpuStream stream;
 };
 
-inline std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float scale = 1.0F) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0.0F, scale);
-  std::vector<float> values(count);
-  for (float& value : values) {
-    value = normal(engine);
-  }
-  return values;
-}
-
-inline std::vector<bf16> to_bf16(const std::vector<float>& values) {
-  std::vector<bf16> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) {
-    rounded.push_back(bf16::from_float(value));
-  }
-  return rounded;
-}
+using test::random_floats;
+using test::to_bf16;
 
 inline std::vector<bf16> random_bf16(std::size_t count, std::uint32_t seed, float scale = 1.0F) {
   return to_bf16(random_floats(count, seed, scale));
