@@ -2,22 +2,27 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "kernels/attention/op.h"
+#include "kernels/attention/paged_spans.h"
 #include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
 
 namespace fastfd::kernels {
 namespace {
 
+constexpr const char* kOp = "paged attention";
+
 /// One launch. Work is cut into items: a few consecutive rows of a span with the query heads of one
 /// KV head, whose keys and values are then read once for all of them.
 class PagedAttention {
  public:
   PagedAttention(const PagedAttentionParams& params, const device::CpuStream& stream)
-      : params_(params), stream_(stream), table_(simd::kernel_table(stream.isa)) {
+      : params_(params),
+        stream_(stream),
+        table_(simd::kernel_table(stream.isa)),
+        abort_(params.abort) {
     const KvPool& pool = params.pool;
     group_ = params.num_q_heads / pool.num_kv_heads;
     heads_per_item_ = std::min(group_, simd::kMaxAttentionQueries);
@@ -45,10 +50,7 @@ class PagedAttention {
                          static_cast<double>(params_.pool.head_dim);
     simd::split(stream_, num_items, 1, simd::estimated_microseconds(flops, 0.0),
                 [this](std::int64_t begin, std::int64_t end) { attend_items(begin, end); });
-    if (aborted_.load(std::memory_order_relaxed)) {
-      return {StatusCode::kAborted, "paged attention: the epoch was abandoned"};
-    }
-    return Status::ok();
+    return abort_.status(kOp);
   }
 
  private:
@@ -56,26 +58,17 @@ class PagedAttention {
     return (span.num_rows + rows_per_item_ - 1) / rows_per_item_ * items_per_block_;
   }
 
-  bool abort_requested() {
-    if (params_.abort != nullptr && params_.abort->load(std::memory_order_relaxed)) {
-      aborted_.store(true, std::memory_order_relaxed);
-    }
-    return aborted_.load(std::memory_order_relaxed);
-  }
-
   /// Stores keys and values of rows [begin, end), counted over all spans.
   void write_rows(std::int64_t begin, std::int64_t end) {
-    std::int64_t first = 0;
-    for (const AttentionSpan& span : params_.spans) {
-      const std::int64_t last = std::min(end - first, span.num_rows);
-      for (std::int64_t row = std::max<std::int64_t>(begin - first, 0); row < last; ++row) {
-        if (row % kAbortRows == 0 && abort_requested()) {
-          return;
-        }
-        write_row(span, row);
-      }
-      first += span.num_rows;
-    }
+    const auto num_rows = [](const AttentionSpan& span) { return span.num_rows; };
+    for_each_item(params_.spans, begin, end, num_rows,
+                  [this](const AttentionSpan& span, std::int64_t row) {
+                    if (row % kAbortRows == 0 && abort_.requested()) {
+                      return false;
+                    }
+                    write_row(span, row);
+                    return true;
+                  });
   }
 
   void write_row(const AttentionSpan& span, std::int64_t row) const {
@@ -104,18 +97,15 @@ class PagedAttention {
   }
 
   void attend_items(std::int64_t begin, std::int64_t end) {
-    std::int64_t first = 0;
-    for (const AttentionSpan& span : params_.spans) {
-      const std::int64_t num_items = num_items_of(span);
-      const std::int64_t last = std::min(end - first, num_items);
-      for (std::int64_t item = std::max<std::int64_t>(begin - first, 0); item < last; ++item) {
-        if (abort_requested()) {
-          return;
-        }
-        attend_item(span, item / items_per_block_ * rows_per_item_, item % items_per_block_);
-      }
-      first += num_items;
-    }
+    const auto num_items = [this](const AttentionSpan& span) { return num_items_of(span); };
+    for_each_item(
+        params_.spans, begin, end, num_items, [this](const AttentionSpan& span, std::int64_t item) {
+          if (abort_.requested()) {
+            return false;
+          }
+          attend_item(span, item / items_per_block_ * rows_per_item_, item % items_per_block_);
+          return true;
+        });
   }
 
   /// Rows from `first_row` of the span on; `part` counts KV heads and the parts of a head group too
@@ -174,7 +164,7 @@ class PagedAttention {
   std::int64_t rows_per_item_ = 0;
   std::int64_t items_per_block_ = 0;  ///< of the same rows
   std::int64_t row_dim_ = 0;
-  std::atomic<bool> aborted_{false};
+  AbortPoll abort_;
 };
 
 Status check_params(const PagedAttentionParams& params) {
@@ -185,35 +175,13 @@ Status check_params(const PagedAttentionParams& params) {
             fmt::format("paged attention: {} query heads are no multiple of {} KV heads",
                         params.num_q_heads, pool.num_kv_heads)};
   }
-  if (pool.page_size < 1 || !std::has_single_bit(static_cast<std::uint64_t>(pool.page_size))) {
-    return {StatusCode::kInvalidArgument,
-            fmt::format("paged attention: page size {} is no power of two", pool.page_size)};
-  }
-  if (pool.dtype != DType::kBFloat16 && pool.dtype != DType::kFloat32) {
-    return {StatusCode::kInvalidArgument,
-            "paged attention: the KV pool must be bfloat16 or float32"};
-  }
   if (params.window < 0) {
     return {StatusCode::kInvalidArgument,
             fmt::format("paged attention: a window of {} tokens", params.window)};
   }
-  for (const AttentionSpan& span : params.spans) {
-    if (span.num_rows < 1 || span.start_position < 0) {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("paged attention: a span of {} rows at position {}", span.num_rows,
-                          span.start_position)};
-    }
-    const std::int64_t num_tokens = span.start_position + span.num_rows;
-    const std::int64_t num_pages = (num_tokens + pool.page_size - 1) / pool.page_size;
-    for (std::int64_t i = 0; i < num_pages; ++i) {
-      if (span.pages[i] >= pool.num_pages) {
-        return {StatusCode::kInvalidArgument,
-                fmt::format("paged attention: page {} is outside the pool of {}", span.pages[i],
-                            pool.num_pages)};
-      }
-    }
-  }
-  return Status::ok();
+  return check_paged_spans(
+      kOp, params.spans,
+      {.dtype = pool.dtype, .num_pages = pool.num_pages, .page_size = pool.page_size});
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
+#include "kernels/attention/paged_spans.h"
 #include "kernels/latent_attention/op.h"
 #include "kernels/simd/kernel_table.h"
 #include "kernels/simd/launch.h"
@@ -12,12 +12,17 @@
 namespace fastfd::kernels {
 namespace {
 
+constexpr const char* kOp = "latent attention";
+
 /// One launch. Work is cut into items: heads of one row, or where a row has few of several
 /// consecutive rows of a span, whose cached rows are then read once for all of them.
 class LatentAttention {
  public:
   LatentAttention(const LatentAttentionParams& params, const device::CpuStream& stream)
-      : params_(params), stream_(stream), table_(simd::kernel_table(stream.isa)) {
+      : params_(params),
+        stream_(stream),
+        table_(simd::kernel_table(stream.isa)),
+        abort_(params.abort) {
     heads_per_item_ = std::min(params.num_heads, simd::kMaxAttentionQueries);
     rows_per_item_ = simd::kMaxAttentionQueries / heads_per_item_;
     items_per_block_ = (params.num_heads + heads_per_item_ - 1) / heads_per_item_;
@@ -36,22 +41,12 @@ class LatentAttention {
     const double flops = 4.0 * num_scores * static_cast<double>(params_.num_heads) * row_dim;
     simd::split(stream_, num_items, 1, simd::estimated_microseconds(flops, 0.0),
                 [this](std::int64_t begin, std::int64_t end) { attend_items(begin, end); });
-    if (aborted_.load(std::memory_order_relaxed)) {
-      return {StatusCode::kAborted, "latent attention: the epoch was abandoned"};
-    }
-    return Status::ok();
+    return abort_.status(kOp);
   }
 
  private:
   std::int64_t num_items_of(const AttentionSpan& span) const {
     return (span.num_rows + rows_per_item_ - 1) / rows_per_item_ * items_per_block_;
-  }
-
-  bool abort_requested() {
-    if (params_.abort != nullptr && params_.abort->load(std::memory_order_relaxed)) {
-      aborted_.store(true, std::memory_order_relaxed);
-    }
-    return aborted_.load(std::memory_order_relaxed);
   }
 
   /// A few KiB a row: not worth the workers.
@@ -60,7 +55,7 @@ class LatentAttention {
     const LatentPool& pool = params_.pool;
     const std::int64_t row_dim = pool.row_dim();
     for (std::int64_t row = 0; row < span.num_rows; ++row) {
-      if (row % kAbortRows == 0 && abort_requested()) {
+      if (row % kAbortRows == 0 && abort_.requested()) {
         return;
       }
       const std::int64_t position = span.start_position + row;
@@ -77,19 +72,16 @@ class LatentAttention {
   }
 
   void attend_items(std::int64_t begin, std::int64_t end) {
-    std::int64_t first = 0;
-    for (const AttentionSpan& span : params_.spans) {
-      const std::int64_t num_items = num_items_of(span);
-      const std::int64_t last = std::min(end - first, num_items);
-      for (std::int64_t item = std::max<std::int64_t>(begin - first, 0); item < last; ++item) {
-        if (abort_requested()) {
-          return;
-        }
-        attend_item(span, item / items_per_block_ * rows_per_item_,
-                    item % items_per_block_ * heads_per_item_);
-      }
-      first += num_items;
-    }
+    const auto num_items = [this](const AttentionSpan& span) { return num_items_of(span); };
+    for_each_item(params_.spans, begin, end, num_items,
+                  [this](const AttentionSpan& span, std::int64_t item) {
+                    if (abort_.requested()) {
+                      return false;
+                    }
+                    attend_item(span, item / items_per_block_ * rows_per_item_,
+                                item % items_per_block_ * heads_per_item_);
+                    return true;
+                  });
   }
 
   void attend_item(const AttentionSpan& span, std::int64_t first_row,
@@ -133,7 +125,7 @@ class LatentAttention {
   std::int64_t heads_per_item_ = 0;
   std::int64_t rows_per_item_ = 0;
   std::int64_t items_per_block_ = 0;  ///< of the same rows
-  std::atomic<bool> aborted_{false};
+  AbortPoll abort_;
 };
 
 Status check_params(const LatentAttentionParams& params) {
@@ -143,30 +135,9 @@ Status check_params(const LatentAttentionParams& params) {
             fmt::format("latent attention: {} heads over rows of {} + {}", params.num_heads,
                         pool.latent_dim, pool.rope_dim)};
   }
-  if (pool.page_size < 1 || !std::has_single_bit(static_cast<std::uint64_t>(pool.page_size))) {
-    return {StatusCode::kInvalidArgument,
-            fmt::format("latent attention: page size {} is no power of two", pool.page_size)};
-  }
-  if (pool.dtype != DType::kBFloat16 && pool.dtype != DType::kFloat32) {
-    return {StatusCode::kInvalidArgument, "latent attention: the pool must be bfloat16 or float32"};
-  }
-  for (const AttentionSpan& span : params.spans) {
-    if (span.num_rows < 1 || span.start_position < 0) {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("latent attention: a span of {} rows at position {}", span.num_rows,
-                          span.start_position)};
-    }
-    const std::int64_t num_tokens = span.start_position + span.num_rows;
-    const std::int64_t num_pages = (num_tokens + pool.page_size - 1) / pool.page_size;
-    for (std::int64_t i = 0; i < num_pages; ++i) {
-      if (span.pages[i] >= pool.num_pages) {
-        return {StatusCode::kInvalidArgument,
-                fmt::format("latent attention: page {} is outside the pool of {}", span.pages[i],
-                            pool.num_pages)};
-      }
-    }
-  }
-  return Status::ok();
+  return check_paged_spans(
+      kOp, params.spans,
+      {.dtype = pool.dtype, .num_pages = pool.num_pages, .page_size = pool.page_size});
 }
 
 /// Brings the pairs into the half-split order, then rotates.
