@@ -13,12 +13,14 @@
 #include <set>
 #include <system_error>
 
+#include "fastfd/core/model_files.h"
+
 namespace fastfd::config {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A variable that is set and not empty, `~/` as the home folder.
+/// A variable that is set and not empty, `~` at its begin as the home folder.
 std::optional<fs::path> folder_of_variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
@@ -26,7 +28,10 @@ std::optional<fs::path> folder_of_variable(const char* name) {
   }
   const std::string_view text = value;
   const char* home = std::getenv("HOME");
-  if (text.starts_with("~/") && home != nullptr) {
+  if (home != nullptr && text == "~") {
+    return fs::path(home);
+  }
+  if (home != nullptr && text.starts_with("~/")) {
     return fs::path(home) / text.substr(2);
   }
   return fs::path(text);
@@ -58,6 +63,12 @@ std::string missing_file(const fs::path& snapshot, bool needs_weights) {
   };
   if (!is_there("config.json")) {
     return "config.json";
+  }
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "chat_template.jinja"}) {
+    if (has_entry(snapshot / name) && !is_there(name)) {
+      return name;  // a model may be without it, but this one is not
+    }
   }
   if (!needs_weights || is_there(kSingle)) {
     return {};

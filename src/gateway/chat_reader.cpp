@@ -138,7 +138,7 @@ json read_message(const json& value, const std::string& name) {
       result["reasoning_content"] = require_string(value, key, name);
     }
   }
-  if (const json* calls = message.find("tool_calls"); calls != nullptr && !calls->empty()) {
+  if (const json* calls = message.find("tool_calls"); calls != nullptr && *calls != json::array()) {
     result["tool_calls"] = read_tool_calls(*calls, name + ".tool_calls");
   }
   for (const char* key : {"name", "tool_call_id"}) {
@@ -187,8 +187,9 @@ const json* read_tools(const ParamReader& params, const ServedModel& model) {
     const json& tool = (*tools)[i];
     const std::string name = fmt::format("tools[{}]", i);
     const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    const auto type = tool.is_object() ? tool.find("type") : tool.end();
     if (!tool.is_object() || function == tool.end() || !function->is_object() ||
-        tool.value("type", "function") != "function") {
+        (type != tool.end() && *type != "function")) {
       reject_value(name, tool,
                    R"(an object like {"type": "function", "function": {"name": "f", )"
                    R"("parameters": {}}})");

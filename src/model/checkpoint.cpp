@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "fastfd/core/check.h"
+#include "fastfd/core/model_files.h"
 #include "fastfd/model/model.h"
 #include "fastfd/model/safetensors.h"
 #include "model/checkpoint_file.h"
@@ -149,11 +150,11 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
 
 Checkpoint Checkpoint::open(const std::filesystem::path& model_dir) {
   std::error_code error;
-  if (std::filesystem::exists(model_dir / kSingleFile, error)) {
+  if (has_entry(model_dir / kSingleFile)) {
     return open_file(model_dir / kSingleFile);
   }
   const auto index = model_dir / kIndexFile;
-  if (!std::filesystem::exists(index, error)) {
+  if (!has_entry(index)) {
     throw ModelError(
         fmt::format("{}: holds neither {} nor {}; only safetensors checkpoints can be "
                     "served, convert others with transformers' save_pretrained",

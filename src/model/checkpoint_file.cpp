@@ -5,15 +5,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 
+#include "fastfd/core/model_files.h"
 #include "fastfd/model/model.h"
 #include "model/safetensors_header.h"
 
 namespace fastfd::model {
 namespace {
+
+constexpr std::uint64_t kLfsBytes = 64;  // tell a Git LFS pointer
 
 std::string errno_text(int error) { return std::generic_category().message(error); }
 
@@ -64,9 +69,14 @@ std::string CheckpointFile::read_header() const {
                     "truncated; fetch it again",
                     path_.string(), num_bytes_));
   }
+  std::string begin(std::min<std::uint64_t>(num_bytes_, kLfsBytes), '\0');
+  read_at(0, begin.data(), begin.size());
+  if (is_git_lfs_pointer(begin)) {
+    throw ModelError(fmt::format("{} {}", path_.string(), kGitLfsRemedy));
+  }
   std::uint64_t header_bytes = 0;
   static_assert(std::endian::native == std::endian::little);
-  read_at(0, &header_bytes, kLengthBytes);
+  std::memcpy(&header_bytes, begin.data(), kLengthBytes);
   if (header_bytes > kMostHeaderBytes || header_bytes > num_bytes_ - kLengthBytes) {
     throw ModelError(
         fmt::format("{}: header length {} does not fit the file's {} bytes: "

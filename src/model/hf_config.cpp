@@ -9,6 +9,8 @@
 #include <optional>
 #include <system_error>
 
+#include "fastfd/core/model_files.h"
+
 namespace fastfd::model {
 namespace {
 
@@ -36,7 +38,11 @@ std::string read_text(const std::filesystem::path& file) {
                     "be",
                     file.string(), num_bytes));
   }
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (is_git_lfs_pointer(text)) {
+    throw ModelError(fmt::format("{} {}", file.string(), kGitLfsRemedy));
+  }
+  return text;
 }
 
 std::string show(const nlohmann::json& value) {
@@ -202,8 +208,7 @@ void read_generation_config(const std::filesystem::path& model_dir, const HfConf
     spec.eos_token_ids = read_eos_ids(*text, spec.vocab_size).value_or(spec.eos_token_ids);
   }
   const auto file = model_dir / "generation_config.json";
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) {
+  if (!has_entry(file)) {
     return;
   }
   const HfConfig generation = HfConfig::read_file(file);

@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "fastfd/core/model_files.h"
 #include "text/jinja/failure.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/parser.h"
 #include "text/special_tokens.h"
+#include "text/text_files.h"
 #include "text/utf8.h"
 
 namespace fastfd {
@@ -101,7 +103,7 @@ NamedSources sources_of_config(const std::filesystem::path& path, const ordered_
 
 NamedSources sources_of_folder(const std::filesystem::path& folder, const ordered_json& config) {
   const auto jinja_path = folder / "chat_template.jinja";
-  if (!std::filesystem::exists(jinja_path)) {
+  if (!has_entry(jinja_path)) {
     return sources_of_config(folder / "tokenizer_config.json", config);
   }
   NamedSources sources{{"default", text::read_text_file(jinja_path)}};
@@ -140,9 +142,8 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::p
 std::unique_ptr<ChatTemplate> ChatTemplate::from_folder(const std::filesystem::path& folder,
                                                         Options options) {
   const auto config_path = folder / "tokenizer_config.json";
-  const ordered_json config = std::filesystem::exists(config_path)
-                                  ? text::read_json_file(config_path)
-                                  : ordered_json::object();
+  const ordered_json config =
+      has_entry(config_path) ? text::read_json_file(config_path) : ordered_json::object();
   const NamedSources sources = sources_of_folder(folder, config);
   if (sources.empty()) {
     return nullptr;

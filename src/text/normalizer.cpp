@@ -10,6 +10,9 @@
 namespace fastfd::text {
 namespace {
 
+/// Steps that each double the text would take all memory. Requests are smaller by far.
+constexpr std::size_t kMostReplacedBytes = std::size_t{64} << 20;
+
 std::string_view strip(std::string_view text, bool left, bool right) {
   while (left && !text.empty()) {
     std::size_t pos = 0;
@@ -65,6 +68,12 @@ void Pattern::replace_all(std::string_view text, std::string_view content, Regex
     }
     out += text.substr(done, match->begin - done);
     out += content;
+    if (out.size() > kMostReplacedBytes) {
+      throw TextError(
+          fmt::format("Replace makes more than {} bytes of this text; correct its content, which "
+                      "should not be much longer than its pattern",
+                      kMostReplacedBytes));
+    }
     done = match->end;
     from = match->end;
     if (match->begin == match->end) {

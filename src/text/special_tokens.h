@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -10,11 +9,5 @@ namespace fastfd::text {
 /// "bos_token", "eos_token", ... of tokenizer_config.json with their text. A token may be written
 /// as a string or as an object with `content`; null and absent ones are left out.
 std::map<std::string, std::string> special_tokens_of(const nlohmann::ordered_json& config);
-
-/// Reads and parses a JSON file; throws TextError naming the file and the place of the error.
-nlohmann::ordered_json read_json_file(const std::filesystem::path& path);
-
-/// Whole file as bytes; throws TextError naming it.
-std::string read_text_file(const std::filesystem::path& path);
 
 }  // namespace fastfd::text

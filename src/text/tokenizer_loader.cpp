@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "fastfd/core/model_files.h"
 #include "text/byte_level.h"
 #include "text/json_fields.h"
 #include "text/post_processor.h"
 #include "text/special_tokens.h"
+#include "text/text_files.h"
 #include "text/tokenizer_impl.h"
 
 namespace fastfd {
@@ -305,20 +307,12 @@ class TokenizerLoader {
 
 namespace {
 
-template <typename Json>
-Json parse_named(std::string_view text, std::string_view name) {
-  try {
-    return Json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw TextError(fmt::format("{} is not valid JSON: {}", name, error.what()));
-  }
-}
-
 Tokenizer load_named(std::string_view tokenizer_json, std::string_view config_json,
                      std::string_view name, std::string_view config_name) {
-  const auto tokenizer = parse_named<json>(tokenizer_json, name);
-  const auto config = config_json.empty() ? ordered_json::object()
-                                          : parse_named<ordered_json>(config_json, config_name);
+  const auto tokenizer = text::parse_json<json>(tokenizer_json, name);
+  const auto config = config_json.empty()
+                          ? ordered_json::object()
+                          : text::parse_json<ordered_json>(config_json, config_name);
   try {
     return TokenizerLoader(tokenizer, config).load();
   } catch (const nlohmann::json::exception& error) {
@@ -332,7 +326,7 @@ Tokenizer load_named(std::string_view tokenizer_json, std::string_view config_js
 
 Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer.json";
-  if (!std::filesystem::exists(path)) {
+  if (!has_entry(path)) {
     throw TextError(
         path.string() +
         " is missing; take it from the checkpoint (a folder that has only shapes runs in "
@@ -340,7 +334,7 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   }
   const auto config_path = folder / "tokenizer_config.json";
   const std::string config =
-      std::filesystem::exists(config_path) ? text::read_text_file(config_path) : std::string();
+      has_entry(config_path) ? text::read_text_file(config_path) : std::string();
   return load_named(text::read_text_file(path), config, path.string(), config_path.string());
 }
 

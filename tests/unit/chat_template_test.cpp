@@ -304,6 +304,10 @@ TEST_F(ChatTemplateFolder, BrokenFilesAreNamed) {
   write("tokenizer_config.json", R"({"chat_template": [1]})");
   EXPECT_THAT([&] { static_cast<void>(ChatTemplate::from_folder(folder_)); },
               testing::ThrowsMessage<TextError>(testing::HasSubstr("list of objects")));
+  // The blob of a download that was broken off: not a model without a template.
+  std::filesystem::create_symlink("../blobs/1", folder_ / "chat_template.jinja");
+  EXPECT_THAT([&] { static_cast<void>(ChatTemplate::from_folder(folder_)); },
+              testing::ThrowsMessage<TextError>(testing::HasSubstr("chat_template.jinja")));
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ TEST(HubCacheFolderTest, TheNearestVariableDecides) {
     EXPECT_EQ(hub_cache_folder(), "/x/huggingface/hub");
     const ScopedVariable nearer("HF_HOME", "~/hf");
     EXPECT_EQ(hub_cache_folder(), "/h/hf/hub");
+    const ScopedVariable home_itself("HF_HOME", "~");
+    EXPECT_EQ(hub_cache_folder(), "/h/hub");
     const ScopedVariable nearest("HF_HUB_CACHE", "/cache");
     EXPECT_EQ(hub_cache_folder(), "/cache");
   }
@@ -172,6 +174,12 @@ TEST_F(ModelCacheTest, IncompleteSnapshotsAreNamedWithTheMissingFile) {
   EXPECT_THAT(error(), missing("model-00002-of-00002.safetensors"));
   write(snapshot_ / "model-00002-of-00002.safetensors", "");
   EXPECT_EQ(error(), "no error");
+  for (const char* optional : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                               "chat_template.jinja"}) {
+    fs::create_symlink("../../blobs/2", snapshot_ / optional);
+    EXPECT_THAT(error(), missing(optional));
+    fs::remove(snapshot_ / optional);
+  }
   fs::remove(snapshot_ / "config.json");
   EXPECT_THAT(error(", load_format: dummy"), missing("config.json"));
 }

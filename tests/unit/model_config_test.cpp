@@ -344,6 +344,32 @@ TEST_F(ModelConfigTest, WhatIsNoFileIsRefusedAtOnce) {
   EXPECT_NO_THROW(load_model_spec(folder_.path()));
 }
 
+// What an unfinished download leaves.
+TEST_F(ModelConfigTest, FilesThatAreNotThereYetAreNoMissingFiles) {
+  const auto load_error = [this] {
+    try {
+      load_model_spec(folder_.path());
+    } catch (const ModelError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  write_generation_config("{}");
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    const auto path = folder_.path() / name;
+    const auto kept = folder_.path() / "kept";
+    std::filesystem::rename(path, kept);
+    std::filesystem::create_symlink("../blobs/1", path);
+    EXPECT_THAT(load_error(), HasSubstr(path.string() + ": can't be "));
+    std::filesystem::remove(path);
+    write_file(path, "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 99\n");
+    EXPECT_THAT(load_error(), HasSubstr(path.string() + " is a Git LFS pointer instead of the "
+                                                        "file; fetch it with `git lfs pull`"));
+    std::filesystem::remove(path);
+    std::filesystem::rename(kept, path);
+  }
+}
+
 TEST(ArchitectureRegistryTest, AnUnknownNameIsToldAllThereAre) {
   const auto names = ArchitectureRegistry::builtin().names();
   ASSERT_THAT(names, Contains("LlamaForCausalLM"));

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@ namespace fastfd {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 /// What loading says after `change` was made to a valid tokenizer.json.
@@ -143,7 +145,59 @@ TEST(TokenizerErrors, WhatIsNoFileIsRefusedAtOnce) {
   std::filesystem::remove(folder / "tokenizer_config.json");
   std::ofstream(folder / "tokenizer_config.json") << R"({"eos_token": {"content": 5}})";
   EXPECT_THAT(load_error(), HasSubstr("tokenizer_config.json: eos_token is neither a string"));
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  std::filesystem::create_symlink("../blobs/1", folder / "tokenizer_config.json");
+  EXPECT_THAT(load_error(), AllOf(HasSubstr("tokenizer_config.json: No such file"),
+                                  HasSubstr("finish the download")));
+  std::ofstream(folder / "tokenizer.json")
+      << "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 7031673\n";
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  EXPECT_THAT(load_error(),
+              AllOf(HasSubstr("tokenizer.json is a Git LFS pointer"), HasSubstr("`git lfs pull`")));
   std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerErrors, DeeplyNestedFilesAreRefused) {
+  const std::string valid = variant_json(variant_named("qwen2")).dump();
+  for (const auto& [key, list] :
+       {std::pair("normalizer", "normalizers"), std::pair("pre_tokenizer", "pretokenizers"),
+        std::pair("post_processor", "processors"), std::pair("decoder", "decoders")}) {
+    constexpr int kLevels = 100'000;  // a call each would be more than a stack holds
+    std::string nested;
+    for (int i = 0; i < kLevels; ++i) {
+      nested += fmt::format(R"({{"type":"Sequence","{}":[)", list);
+    }
+    for (int i = 0; i < kLevels; ++i) {
+      nested += "]}";
+    }
+    json tokenizer = json::parse(valid);
+    tokenizer[key] = "@";
+    std::string text = tokenizer.dump();
+    text.replace(text.find("\"@\""), 3, nested);
+    EXPECT_THAT([&] { static_cast<void>(Tokenizer::from_json(text)); },
+                testing::ThrowsMessage<TextError>(HasSubstr("nested deeper than 64 levels")))
+        << key;
+  }
+  const std::string config =
+      R"({"added_tokens_decoder":)" + std::string(1000, '[') + std::string(1000, ']') + "}";
+  EXPECT_THAT([&] { static_cast<void>(Tokenizer::from_json(valid, config)); },
+              testing::ThrowsMessage<TextError>(
+                  HasSubstr("tokenizer_config.json is nested deeper than 64 levels")));
+  // Brackets in texts nest nothing.
+  json brackets = json::parse(valid);
+  brackets["model"]["vocab"]["\\\"" + std::string(100, '[')] = 7;
+  EXPECT_NO_THROW(static_cast<void>(Tokenizer::from_json(brackets.dump())));
+}
+
+// Each step doubles the text: thirty would fill all memory.
+TEST(TokenizerErrors, NormalizersThatMultiplyTextFailCleanly) {
+  json tokenizer = variant_json(variant_named("qwen2"));
+  const json doubles = {{"type", "Replace"}, {"pattern", {{"String", "l"}}}, {"content", "ll"}};
+  tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", json(40, doubles)}};
+  const Tokenizer hostile = Tokenizer::from_json(tokenizer.dump());
+  EXPECT_THAT([&] { static_cast<void>(hostile.encode("hello")); },
+              testing::ThrowsMessage<TextError>(HasSubstr("Replace makes more than")));
+  EXPECT_EQ(hostile.decode(hostile.encode("none")), "none");
 }
 
 TEST(TokenizerErrors, PatternsThatCannotBeUsed) {

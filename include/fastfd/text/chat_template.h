@@ -41,7 +41,7 @@ class ChatTemplateError : public TextError {
 struct ChatTemplateLimits {
   std::size_t max_output_bytes = std::size_t{64}
                                  << 20;  ///< of the text and of any string on the way
-  std::uint64_t max_steps = 50'000'000;  ///< evaluated nodes and 32-byte units of copied data
+  std::uint64_t max_steps = 10'000'000;  ///< evaluated nodes and 32-byte units of copied data
   std::uint32_t max_depth = 400;         ///< nested expressions, blocks and macro calls
 };
 
