@@ -28,14 +28,15 @@ void add_reasoning_option(CLI::App& command, ModelArguments& arguments) {
   command
       .add_option("--reasoning-parser", arguments.reasoning_parser,
                   "How answers of models that think aloud are split into reasoning_content and "
-                  "content, instead of model.reasoning_parser: auto, none, qwen3, deepseek_r1 or "
-                  "minimax_m2")
+                  "content, instead of model.reasoning_parser: auto, none, qwen3, deepseek_r1, "
+                  "minimax_m2 or openai_gptoss")
       ->type_name("PARSER")
       ->transform(one_of<ReasoningParser>({{"auto", ReasoningParser::kAuto},
                                            {"none", ReasoningParser::kNone},
                                            {"qwen3", ReasoningParser::kQwen3},
                                            {"deepseek_r1", ReasoningParser::kDeepSeekR1},
-                                           {"minimax_m2", ReasoningParser::kMinimaxM2}}));
+                                           {"minimax_m2", ReasoningParser::kMinimaxM2},
+                                           {"openai_gptoss", ReasoningParser::kGptOss}}));
 }
 
 }  // namespace fastfd::cli

@@ -34,16 +34,29 @@ gateway::GatewayOptions gateway_options(const config::ClusterConfig& config) {
   return options;
 }
 
-gateway::Reasoning reasoning_of(config::ReasoningParser parser, const gateway::TextService& text) {
+gateway::Reasoning reasoning_of(const config::ClusterConfig& config,
+                                const gateway::TextService& text) {
   using config::ReasoningParser;
-  switch (parser) {
+  const bool has_channels = text.channel_tokens().has_value();
+  switch (config.model.reasoning_parser) {
     case ReasoningParser::kAuto:
+      if (has_channels) {
+        return gateway::Reasoning::kChannels;
+      }
       return text.has_reasoning_tags() ? gateway::Reasoning::kTagged : gateway::Reasoning::kNone;
     case ReasoningParser::kQwen3:
       return gateway::Reasoning::kTagged;
     case ReasoningParser::kDeepSeekR1:
     case ReasoningParser::kMinimaxM2:
       return gateway::Reasoning::kImplied;
+    case ReasoningParser::kGptOss:
+      if (!has_channels) {
+        throw config::ConfigError(fmt::format(
+            "{}: model.reasoning_parser: openai_gptoss needs a vocabulary with <|start|>, "
+            "<|channel|>, <|message|> and <|end|>, which {} lacks; use auto",
+            config.source.string(), config.model.path.string()));
+      }
+      return gateway::Reasoning::kChannels;
     case ReasoningParser::kNone:
       break;
   }
@@ -67,7 +80,7 @@ gateway::ServedModel served_model(const Blueprint& blueprint) {
   model.vocab_size = spec.vocab_size;
   model.eos_token_ids = spec.eos_token_ids;
   model.text = gateway::load_text_service(config.model.path);
-  model.reasoning = reasoning_of(config.model.reasoning_parser, *model.text);
+  model.reasoning = reasoning_of(config, *model.text);
   if (model.text->vocab_size() > spec.vocab_size) {
     // An attention server would have no embedding for what a client may write.
     throw std::runtime_error(fmt::format(

@@ -71,7 +71,8 @@ void read_model(Section section, ModelConfig& model, AutoValues& autos) {
                                         {"none", ReasoningParser::kNone},
                                         {"qwen3", ReasoningParser::kQwen3},
                                         {"deepseek_r1", ReasoningParser::kDeepSeekR1},
-                                        {"minimax_m2", ReasoningParser::kMinimaxM2}});
+                                        {"minimax_m2", ReasoningParser::kMinimaxM2},
+                                        {"openai_gptoss", ReasoningParser::kGptOss}});
   section.finish();
 }
 
@@ -352,6 +353,8 @@ const char* to_string(ReasoningParser parser) {
       return "deepseek_r1";
     case ReasoningParser::kMinimaxM2:
       return "minimax_m2";
+    case ReasoningParser::kGptOss:
+      return "openai_gptoss";
   }
   return "unknown";
 }

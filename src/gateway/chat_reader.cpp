@@ -250,11 +250,23 @@ const json* read_template_variables(const ParamReader& params) {
   return variables;
 }
 
+/// The template's variables with the request's `reasoning_effort` among them, unless they name one.
+/// Templates that don't read it ignore it.
+json with_reasoning_effort(const ParamReader& params, const json* variables,
+                           const ServedModel& model) {
+  json result = variables == nullptr ? json::object() : *variables;
+  const auto effort = params.string("reasoning_effort");
+  if (effort && model.text->takes_reasoning_effort() && !result.contains("reasoning_effort")) {
+    result["reasoning_effort"] = *effort;
+  }
+  return result;
+}
+
 /// Whether the answer to `prompt` begins with reasoning. The prompt's end says it if the template
 /// or the message to be continued has a tag there; user text elsewhere says nothing.
 AnswerStart answer_start(const std::string& prompt, const ChatRenderOptions& options,
                          const json& messages, Reasoning reasoning) {
-  if (reasoning == Reasoning::kNone) {
+  if (reasoning == Reasoning::kNone || reasoning == Reasoning::kChannels) {
     return AnswerStart::kContent;
   }
   if (options.continue_final_message) {
@@ -289,7 +301,8 @@ ChatPrompt read_chat_prompt(const ParamReader& params, const ServedModel& model)
   }
   options.tools = read_tools(params, model);
   options.documents = read_documents(params);
-  options.variables = read_template_variables(params);
+  const json variables = with_reasoning_effort(params, read_template_variables(params), model);
+  options.variables = variables.empty() ? nullptr : &variables;
   ChatPrompt prompt;
   try {
     prompt.text = model.text->render_chat(messages, options);

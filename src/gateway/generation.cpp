@@ -56,12 +56,8 @@ Generation::Generation(GenerationRequest request, GenerationContext context,
       request_(std::move(request)) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const TokenizedPrompt& prompt = request_->prompts[i / choices_per_prompt_];
-    const bool may_reason = request_->answer_start != AnswerStart::kContent;
-    choices_[i].stream = context_.model->text->new_stream(
-        {request_->stop_strings, prompt.tokens, /*shows_reasoning_tags=*/may_reason});
-    if (may_reason) {
-      choices_[i].reasoning = std::make_unique<ReasoningSplitter>(request_->answer_start);
-    }
+    choices_[i].reader = make_answer_reader(
+        *context_.model->text, {request_->stop_strings, prompt.tokens, false}, answer_form());
     choices_[i].text = prompt.echo_text;
     if (request_->sampling.num_logprobs >= 0) {
       choices_[i].logprobs = std::make_unique<LogprobsJson>(request_->chat);
@@ -73,6 +69,12 @@ Generation::Generation(GenerationRequest request, GenerationContext context,
 }
 
 Generation::~Generation() { cancel(); }
+
+AnswerForm Generation::answer_form() const {
+  const bool has_channels = request_->chat && context_.model->reasoning == Reasoning::kChannels;
+  return {.start = request_->answer_start,
+          .channels = has_channels ? context_.model->text->channel_tokens() : std::nullopt};
+}
 
 Request Generation::make_request(std::uint32_t choice) {
   const std::uint32_t prompt_index = choice / choices_per_prompt_;
@@ -174,7 +176,7 @@ void Generation::on_token(std::uint32_t index, const TokenEvent& event, SteadyTi
   }
   const bool first = choice.num_tokens == 0;
   bool stop_string = false;
-  std::string text;
+  ReasoningSplitter::Piece piece;
   if (event.token != kNoToken) {
     time_token(choice, now);
     ++choice.num_tokens;
@@ -184,7 +186,7 @@ void Generation::on_token(std::uint32_t index, const TokenEvent& event, SteadyTi
       usage_.cached_tokens += event.num_cached_tokens;
     }
     if (!takes_stop_token(event)) {
-      stop_string = choice.stream->push(event.token, choice.num_tokens > min_tokens_, text);
+      stop_string = choice.reader->push(event.token, choice.num_tokens > min_tokens_, piece);
       if (choice.logprobs) {
         choice.logprobs->add(event, *context_.model->text);
       }
@@ -196,35 +198,18 @@ void Generation::on_token(std::uint32_t index, const TokenEvent& event, SteadyTi
     }
     finish_choice(choice, FinishReason::kStop, now);
   } else if (event.finish != FinishReason::kNone) {
-    choice.stream->finish(text);
+    choice.reader->finish(piece);
     finish_choice(choice, event.finish, now);
   }
-  const ReasoningSplitter::Piece piece = split(choice, std::move(text));
+  if (!shows_reasoning_) {
+    piece.reasoning.clear();
+  }
   if (stream_) {
     write_event(index, piece, first);
   } else {
     choice.reasoning_text += piece.reasoning;
     choice.text += piece.content;
   }
-}
-
-/// What the choice's new text is, and the rest of it if the choice has ended.
-ReasoningSplitter::Piece Generation::split(Choice& choice, std::string text) const {
-  ReasoningSplitter::Piece piece;
-  if (choice.reasoning == nullptr) {
-    piece.content = std::move(text);
-    return piece;
-  }
-  piece = choice.reasoning->push(text);
-  if (choice.finish != FinishReason::kNone) {
-    const ReasoningSplitter::Piece rest = choice.reasoning->finish();
-    piece.reasoning += rest.reasoning;
-    piece.content += rest.content;
-  }
-  if (!shows_reasoning_) {
-    piece.reasoning.clear();
-  }
-  return piece;
 }
 
 void Generation::write_event(std::uint32_t index, const ReasoningSplitter::Piece& piece,
@@ -252,7 +237,7 @@ void Generation::write_event(std::uint32_t index, const ReasoningSplitter::Piece
 
 void Generation::finish_choice(Choice& choice, FinishReason reason, SteadyTime now) {
   choice.finish = reason;
-  choice.stream.reset();
+  choice.reader.reset();
   context_.router->detach(choice.id);
   context_.metrics->count_finish(reason);
   context_.metrics->request_latency().Observe(seconds(now - context_.arrival));

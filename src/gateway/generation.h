@@ -9,6 +9,7 @@
 
 #include "fastfd/core/engine_client.h"
 #include "fastfd/gateway/gateway_server.h"
+#include "gateway/answer_reader.h"
 #include "gateway/api_error.h"
 #include "gateway/gateway_metrics.h"
 #include "gateway/generation_request.h"
@@ -66,9 +67,8 @@ class Generation final : public TokenReceiver {
  private:
   struct Choice {
     RequestId id = 0;
-    std::unique_ptr<TextStream> stream;
-    std::unique_ptr<ReasoningSplitter> reasoning;  // null: all is content
-    std::string reasoning_text;                    // not streamed: all of it
+    std::unique_ptr<AnswerReader> reader;
+    std::string reasoning_text;  // not streamed: all of it
     std::string text;  // not streamed: all of it; streamed: what waits for the first event (echo)
     std::unique_ptr<LogprobsJson> logprobs;  // null: not asked for
     std::uint32_t num_tokens = 0;
@@ -78,9 +78,9 @@ class Generation final : public TokenReceiver {
   };
 
   Request make_request(std::uint32_t choice);
+  AnswerForm answer_form() const;
   bool takes_stop_token(const TokenEvent& event) const;
   void time_token(Choice& choice, SteadyTime now);
-  ReasoningSplitter::Piece split(Choice& choice, std::string text) const;
   void write_event(std::uint32_t index, const ReasoningSplitter::Piece& piece, bool first);
   void finish_choice(Choice& choice, FinishReason reason, SteadyTime now);
   void fail(ApiError error);

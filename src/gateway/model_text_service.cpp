@@ -109,7 +109,7 @@ class ModelTextService final : public TextService {
                  : chat_template_->render(shown, tools, options.add_generation_prompt, variables);
     };
     try {
-      return render(messages);
+      return render(chat_template_->mentions(kThinkingField) ? with_thinking(messages) : messages);
     } catch (const ChatTemplateError& error) {
       const auto with_texts = arguments_as_texts(messages);
       if (error.kind() != ChatTemplateError::Kind::kRuntime || !with_texts) {
@@ -132,6 +132,26 @@ class ModelTextService final : public TextService {
            (chat_template_ != nullptr && chat_template_->mentions(kReasoningClose));
   }
 
+  std::optional<ChannelTokens> channel_tokens() const override {
+    const auto id = [this](const char* name) {
+      return tokenizer_.token_id(name).value_or(kNoToken);
+    };
+    const ChannelTokens tokens{.start = id("<|start|>"),
+                               .channel = id("<|channel|>"),
+                               .message = id("<|message|>"),
+                               .end = id("<|end|>"),
+                               .call = id("<|call|>"),
+                               .done = id("<|return|>"),
+                               .constrain = id("<|constrain|>")};
+    const bool has_all = tokens.start != kNoToken && tokens.channel != kNoToken &&
+                         tokens.message != kNoToken && tokens.end != kNoToken;
+    return has_all ? std::optional(tokens) : std::nullopt;
+  }
+
+  bool takes_reasoning_effort() const override {
+    return chat_template_ != nullptr && chat_template_->mentions("reasoning_effort");
+  }
+
   std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const override {
     HiddenTags shown;
     if (options.shows_reasoning_tags) {
@@ -144,6 +164,17 @@ class ModelTextService final : public TextService {
  private:
   TokenId hidden(const std::optional<TokenId>& tag) const {
     return tag && tokenizer_.is_special(*tag) ? *tag : kNoToken;
+  }
+
+  /// Harmony's template calls the reasoning of earlier answers so.
+  static constexpr std::string_view kThinkingField = "message.thinking";
+  static ordered_json with_thinking(ordered_json messages) {
+    for (auto& message : messages) {
+      if (const auto reasoning = message.find("reasoning_content"); reasoning != message.end()) {
+        message["thinking"] = *reasoning;
+      }
+    }
+    return messages;
   }
 
   /// Most templates take the arguments of earlier tool calls as objects; some, DeepSeek-V3's among

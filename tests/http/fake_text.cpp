@@ -138,6 +138,16 @@ class FakeText final : public TextService {
 
   bool takes_tools() const override { return true; }
   bool has_reasoning_tags() const override { return true; }
+  bool takes_reasoning_effort() const override { return true; }
+  std::optional<ChannelTokens> channel_tokens() const override {
+    return ChannelTokens{.start = kFakeStart,
+                         .channel = kFakeStart + 1,
+                         .message = kFakeStart + 2,
+                         .end = kFakeStart + 3,
+                         .call = kFakeStart + 4,
+                         .done = kFakeStart + 5,
+                         .constrain = kFakeStart + 6};
+  }
 
   std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const override {
     return std::make_unique<FakeStream>(options.stop_strings);

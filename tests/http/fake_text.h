@@ -10,6 +10,7 @@ namespace fastfd::gateway {
 
 inline constexpr TokenId kFakeEos = 256;
 inline constexpr TokenId kFakeBos = 257;
+inline constexpr TokenId kFakeStart = 1;  // of ChannelTokens, the others behind it in their order
 inline constexpr std::uint32_t kFakeVocabSize = 264;  // the last few have no text: padding
 inline constexpr const char* kFakeModelName = "fake-model";
 

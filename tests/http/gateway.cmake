@@ -3,6 +3,7 @@ set(gateway_test_support
   ${CMAKE_CURRENT_LIST_DIR}/http_client.cpp ${CMAKE_CURRENT_LIST_DIR}/stream_swarm.cpp)
 fastfd_add_test(gateway_test
   SOURCES ${gateway_test_support}
+          ${CMAKE_CURRENT_LIST_DIR}/channel_reader_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/concurrency_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/disconnect_test.cpp
           ${CMAKE_CURRENT_LIST_DIR}/generation_request_test.cpp

@@ -153,6 +153,36 @@ TEST_F(ChangedModelTest, ReasoningTagsAreTokensOrOfTheTemplate) {
   }
 }
 
+TEST_F(ChangedModelTest, ChannelsNeedTheirTokens) {
+  EXPECT_FALSE(load("")->channel_tokens());
+  ordered_json tokens = ordered_json::array();
+  for (const char* name : {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"}) {
+    tokens.push_back({{"id", 6144 + tokens.size()},
+                      {"content", name},
+                      {"special", true},
+                      {"lstrip", false},
+                      {"rstrip", false},
+                      {"single_word", false},
+                      {"normalized", false}});
+    EXPECT_EQ(load("", tokens)->channel_tokens().has_value(), tokens.size() == 4);
+  }
+  const auto channels = load("", tokens)->channel_tokens();
+  EXPECT_EQ(channels->start, 6144);
+  EXPECT_EQ(channels->end, 6147);
+  EXPECT_EQ(channels->call, kNoToken);
+}
+
+TEST_F(ChangedModelTest, EarlierReasoningHasTheNameThatTheTemplateReads) {
+  const auto messages =
+      ordered_json::parse(R"([{"role":"assistant","content":"b","reasoning_content":"a"}])");
+  EXPECT_EQ(load("{% for message in messages %}{{ message.thinking }}{% endfor %}")
+                ->render_chat(messages, {}),
+            "a");
+  EXPECT_EQ(load("{{ messages[0].keys() | list | length }}")->render_chat(messages, {}), "3");
+  EXPECT_TRUE(load("{{ reasoning_effort }}")->takes_reasoning_effort());
+  EXPECT_FALSE(load("{{ messages }}")->takes_reasoning_effort());
+}
+
 TEST_F(ModelTextServiceTest, StreamsWhatDecodeGives) {
   const std::string text =
       "Grüße, 世界! \xF0\x9F\xA6\x8A\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x9A\x80 done";

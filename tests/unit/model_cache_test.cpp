@@ -190,8 +190,9 @@ TEST(ReasoningParserTest, IsNamedAsInVllm) {
     return parse_cluster_text("model: {path: " + path + ", reasoning_parser: " + name + "}", "t",
                               {4, true});
   };
-  for (const auto parser : {ReasoningParser::kAuto, ReasoningParser::kNone, ReasoningParser::kQwen3,
-                            ReasoningParser::kDeepSeekR1, ReasoningParser::kMinimaxM2}) {
+  for (const auto parser :
+       {ReasoningParser::kAuto, ReasoningParser::kNone, ReasoningParser::kQwen3,
+        ReasoningParser::kDeepSeekR1, ReasoningParser::kMinimaxM2, ReasoningParser::kGptOss}) {
     const ClusterConfig config = parse(to_string(parser));
     EXPECT_EQ(config.model.reasoning_parser, parser);
     EXPECT_EQ(parse_cluster_text(to_yaml(config), "", {4, true}).model, config.model);

@@ -50,13 +50,15 @@ struct GpuShare {
 };
 
 /// What of a chat answer is `reasoning_content`, in the names of vLLM's --reasoning-parser. The
-/// tags are "<think>" and "</think>"; they differ in what an answer without "<think>" begins with.
+/// tags are "<think>" and "</think>"; parsers differ in what an answer without "<think>" begins
+/// with.
 enum class ReasoningParser : std::uint8_t {
-  kAuto,        ///< as qwen3 if the vocabulary or the chat template has the tags, else none
+  kAuto,        ///< as openai_gptoss or qwen3 if vocabulary or template have what they need
   kNone,        ///< tags are text like any other
   kQwen3,       ///< content, unless the prompt's end has opened the tag
   kDeepSeekR1,  ///< reasoning, unless the prompt's end has closed the tag
   kMinimaxM2,   ///< the same
+  kGptOss,      ///< messages in channel "analysis" of OpenAI's harmony format
 };
 const char* to_string(ReasoningParser parser);
 

@@ -44,12 +44,13 @@ struct SamplingDefaults {
   float repetition_penalty = 1.0F;
 };
 
-/// How the answers of a chat model that thinks aloud are split into `reasoning_content` (up to
-/// "</think>") and `content`.
+/// How the answers of a chat model that thinks aloud are split into `reasoning_content` and
+/// `content`.
 enum class Reasoning : std::uint8_t {
-  kNone,     ///< not at all
-  kTagged,   ///< reasoning begins with "<think>", written by the model or at the prompt's end
-  kImplied,  ///< as kTagged, and an answer without the tag begins with reasoning as well
+  kNone,      ///< not at all
+  kTagged,    ///< from "<think>", written by the model or at the prompt's end, to "</think>"
+  kImplied,   ///< as kTagged, and an answer without the tag begins with reasoning as well
+  kChannels,  ///< messages in channel "analysis" (text->channel_tokens())
 };
 
 /// The model that the gateway offers.

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,17 @@ struct TextStreamOptions {
   std::span<const TokenId> prompt;
   /// "<think>" and "</think>" are written even if the vocabulary marks them as special.
   bool shows_reasoning_tags = false;
+};
+
+/// The special tokens around the messages of a model that answers in OpenAI's harmony format.
+struct ChannelTokens {
+  TokenId start = kNoToken;      ///< "<|start|>", before a message's role
+  TokenId channel = kNoToken;    ///< "<|channel|>", before the channel's name
+  TokenId message = kNoToken;    ///< "<|message|>", before its text
+  TokenId end = kNoToken;        ///< "<|end|>"; further messages may follow
+  TokenId call = kNoToken;       ///< "<|call|>", the end of a tool call
+  TokenId done = kNoToken;       ///< "<|return|>", the end of the answer
+  TokenId constrain = kNoToken;  ///< "<|constrain|>", in a header before the kind of text
 };
 
 /// Turns the tokens of one sequence into text as they come. Not thread-safe; one a sequence.
@@ -77,6 +89,13 @@ class TextService {
   /// Whether the model may think aloud between "<think>" and "</think>": they are tokens, or the
   /// chat template writes them.
   virtual bool has_reasoning_tags() const = 0;
+
+  /// Of a model that writes its messages into channels; nullopt if the vocabulary lacks the first
+  /// four of them.
+  virtual std::optional<ChannelTokens> channel_tokens() const { return std::nullopt; }
+
+  /// Whether the chat template reads the variable `reasoning_effort`.
+  virtual bool takes_reasoning_effort() const { return false; }
 
   /// Copies what it needs of `options`.
   virtual std::unique_ptr<TextStream> new_stream(const TextStreamOptions& options) const = 0;

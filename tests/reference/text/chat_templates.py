@@ -637,6 +637,298 @@ type {{ tool.name }} = (_: {{ type_of(tool.parameters, depth=1) }}) => any;
 {% generation %}{{ eos_token }}{% endgeneration %}
 """
 
+TEMPLATES["harmony"] = """\
+{#-
+  Besides `messages` and `tools` it takes "builtin_tools" (a list of "browser", "python"), "model_identity" and
+  "reasoning_effort".
+ #}
+
+{#- Tools ============================================== #}
+{%- macro type_of(spec, required_params, is_nullable=false) -%}
+    {%- if spec.type == "array" -%}
+        {%- if spec['items'] -%}
+            {%- if spec['items']['type'] == "string" -%}
+                {{- "string[]" }}
+            {%- elif spec['items']['type'] == "integer" -%}
+                {{- "number[]" }}
+            {%- else -%}
+                {%- set inner = type_of(spec['items'], required_params) -%}
+                {%- if inner == "object | object" or inner|length > 30 -%}
+                    {{- "any[]" }}
+                {%- else -%}
+                    {{- inner + "[]" }}
+                {%- endif -%}
+            {%- endif -%}
+            {%- if spec.nullable -%}
+                {{- " | null" }}
+            {%- endif -%}
+        {%- else -%}
+            {{- "any[]" }}
+        {%- endif -%}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string and spec.type is not mapping and spec.type[0] is defined -%}
+        {%- if spec.type | length > 1 -%}
+            {{- spec.type | join(" | ") }}
+        {%- else -%}
+            {{- spec.type[0] }}
+        {%- endif -%}
+    {%- elif spec.oneOf -%}
+        {%- set has_objects = false -%}
+        {%- for variant in spec.oneOf -%}
+            {%- if variant.type == "object" -%}
+                {%- set has_objects = true -%}
+            {%- endif -%}
+        {%- endfor -%}
+        {%- if has_objects and spec.oneOf|length > 1 -%}
+            {{- "any" }}
+        {%- else -%}
+            {%- for variant in spec.oneOf -%}
+                {{- type_of(variant, required_params) -}}
+                {%- if variant.description %}
+                    {{- "// " + variant.description }}
+                {%- endif -%}
+                {%- if variant.default is defined %}
+                    {{ "// default: " + variant.default|tojson }}
+                {%- endif -%}
+                {%- if not loop.last %}
+                    {{- " | " }}
+                {% endif -%}
+            {%- endfor -%}
+        {%- endif -%}
+    {%- elif spec.type == "string" -%}
+        {%- if spec.enum -%}
+            {{- '"' + spec.enum|join('" | "') + '"' -}}
+        {%- else -%}
+            {{- "string" }}
+            {%- if spec.nullable %}
+                {{- " | null" }}
+            {%- endif -%}
+        {%- endif -%}
+    {%- elif spec.type == "integer" -%}
+        {{- "number" }}
+    {%- elif spec.type == "number" -%}
+        {{- "number" }}
+
+    {%- elif spec.type == "object" -%}
+        {%- if spec.properties -%}
+            {{- "{
+" }}
+            {%- for name, prop in spec.properties.items() -%}
+                {{- name -}}
+                {%- if name not in (spec.required or []) -%}
+                    {{- "?" }}
+                {%- endif -%}
+                {{- ": " }}
+                {{ type_of(prop, spec.required or []) }}
+                {%- if not loop.last -%}
+                    {{-", " }}
+                {%- endif -%}
+            {%- endfor -%}
+            {{- "}" }}
+        {%- else -%}
+            {{- "object" }}
+        {%- endif -%}
+    {%- else -%}
+        {{- "any" }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{%- macro list_tools(space, tools) -%}
+    {{- "## " + space + "
+
+" }}
+    {{- "namespace " + space + " {
+
+" }}
+    {%- for tool in tools %}
+        {%- set tool = tool.function %}
+        {{- "// " + tool.description + "
+" }}
+        {{- "type "+ tool.name + " = (" }}
+        {%- if tool.parameters and tool.parameters.properties -%}
+            {{- "_: " }}
+            {{- "{
+" }}
+            {%- for name, spec in tool.parameters.properties.items() %}
+                {{- "// " + (spec.description or "nothing said") + "
+" }}
+                {{- name }}
+                {%- if name not in (tool.parameters.required or []) -%}
+                    {{- "?" }}
+                {%- endif -%}
+                {{- ": " }}
+                {{- type_of(spec, tool.parameters.required or []) }}
+                {%- if spec.default is defined -%}
+                    {%- if spec.oneOf %}
+                        {{- "// default: " + spec.default }}
+                    {%- else %}
+                        {{- ", // default: " + spec.default|tojson }}
+                    {%- endif -%}
+                {%- endif -%}
+                {%- if not loop.last %}
+                    {{- ",
+" }}
+                {%- endif -%}
+            {%- endfor %}
+            {{- ",
+}) => any;
+" }}
+        {%- else -%}
+            {{- "
+}) => any;
+" }}
+        {%- endif -%}
+    {%- endfor %}
+    {{- "
+} // namespace " + space }}
+{%- endmacro -%}
+
+{%- macro list_builtin_tools(browser_tool, python_tool) -%}
+    {%- if browser_tool %}
+        {{- "## browser
+
+" }}
+        {{- "// Cite like this: `\u3010{cursor}\u2020L{line_start}(-L{line_end})?\u3011`.
+" }}
+    {%- endif -%}
+
+    {%- if python_tool %}
+        {{- "## python
+
+" }}
+        {{- "Runs code; files lie in '/mnt/data'.
+
+" }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{#- The system message ============================================ #}
+{%- macro system_message() -%}
+    {%- if model_identity is not defined %}
+        {%- set model_identity = "You are a test assistant." %}
+    {%- endif %}
+    {{- model_identity + "
+" }}
+    {{- "Date: " + strftime_now("%Y-%m-%d") + "
+
+" }}
+    {%- if reasoning_effort is not defined %}
+        {%- set reasoning_effort = "medium" %}
+    {%- endif %}
+    {{- "Reasoning: " + reasoning_effort + "
+
+" }}
+    {%- if builtin_tools %}
+        {{- "# Tools
+
+" }}
+        {%- set available = namespace(browser=false, python=false) %}
+        {%- for tool in builtin_tools %}
+            {%- if tool == "browser" %}
+                {%- set available.browser = true %}
+            {%- elif tool == "python" %}
+                {%- set available.python = true %}
+            {%- endif %}
+        {%- endfor %}
+        {{- list_builtin_tools(available.browser, available.python) }}
+    {%- endif -%}
+    {{- "# Channels: analysis, commentary, final.
+" }}
+    {{- "Calls go to commentary." }}
+{%- endmacro -%}
+
+{#- The conversation ================================================= #}
+{#- Defaults #}
+
+{{- "<|start|>system<|message|>" }}
+{{- system_message() }}
+{{- "<|end|>" }}
+
+{%- if messages[0].role == "developer" or messages[0].role == "system" %}
+    {%- set developer_message = messages[0].content %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set developer_message = "" %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{%- if developer_message or tools %}
+    {{- "<|start|>developer<|message|>" }}
+    {%- if developer_message %}
+        {{- "# Instructions
+
+" }}
+        {{- developer_message }}
+    {%- endif %}
+    {%- if tools -%}
+        {{- "
+
+" }}
+        {{- "# Tools
+
+" }}
+        {{- list_tools("functions", tools) }}
+    {%- endif -%}
+    {{- "<|end|>" }}
+{%- endif %}
+
+{%- set last_call = namespace(name=none) %}
+{%- for message in loop_messages -%}
+    {#- Only assistant, user and tool are left #}
+    {%- if message.role == 'assistant' -%}
+        {%- if "content" in message %}
+            {%- if "<|channel|>analysis<|message|>" in message.content or "<|channel|>final<|message|>" in message.content %}
+                {{- raise_exception("Pass what is thought in 'thinking' and what is said in 'content', not in <|channel|> tags.") }}
+            {%- endif %}
+        {%- endif %}
+        {%- if "thinking" in message %}
+            {%- if "<|channel|>analysis<|message|>" in message.thinking %}
+                {{- raise_exception("No <|channel|> tags in 'thinking'.") }}
+            {%- endif %}
+        {%- endif %}
+        {%- if "tool_calls" in message %}
+            {%- set tool_call = message.tool_calls[0] %}
+            {%- if tool_call.function %}
+                {%- set tool_call = tool_call.function %}
+            {%- endif %}
+            {%- if message.content and message.thinking %}
+                {{- raise_exception("A call with content and thinking!") }}
+            {%- elif message.content %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}
+            {%- elif message.thinking %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant to=" }}
+            {{- "functions." + tool_call.name + "<|channel|>commentary json<|message|>" }}
+            {{- tool_call.arguments|tojson }}
+            {{- "<|end|>" }}
+            {%- set last_call.name = tool_call.name %}
+        {%- elif loop.last and not add_generation_prompt %}
+            {%- if "thinking" in message %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {#- The end of the answer, which only training sees #}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
+        {%- else %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+            {%- set last_call.name = none %}
+        {%- endif %}
+    {%- elif message.role == 'tool' -%}
+        {%- if last_call.name is none %}
+            {{- raise_exception("A tool's message without a call before it!") }}
+        {%- endif %}
+        {{- "<|start|>functions." + last_call.name }}
+        {{- " to=assistant<|channel|>commentary<|message|>" + message.content|tojson + "<|end|>" }}
+    {%- elif message.role == 'user' -%}
+        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- endif -%}
+{%- endfor -%}
+
+{#- The answer #}
+{%- if add_generation_prompt -%}
+<|start|>assistant
+{%- endif -%}
+"""
+
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather of a place, \u00b0C; \"now\" or later",
     "parameters": {"type": "object", "properties": {
@@ -676,6 +968,11 @@ CONVERSATIONS = {
     "two-calls": [user("Both"), assistant("", tool_calls=[call("add", {"x": 1}), call("get_weather", {"place": "\u6771\u4eac", "tags": ["a", "b"], "f": 1.0}, "123456789")]),
                   {"role": "tool", "content": "1", "tool_call_id": "abcdefghi"},
                   {"role": "tool", "content": "2", "tool_call_id": "123456789"}],
+    "channels": [{"role": "developer", "content": "Use tools."}, user("Weather?"),
+                 assistant("", thinking="Where?", tool_calls=[call("get_weather", {"place": "K\u00f6ln", "tags": ["a"]})]),
+                 {"role": "tool", "content": "12 \u00b0C", "tool_call_id": "abcdefghi"},
+                 assistant("12 degrees.", thinking="Said.")],
+    "tagged": [user("Why?"), assistant("<|channel|>final<|message|>So.")],
     "parts": [user([{"type": "text", "text": " What is this? "}, {"type": "image"}]), assistant("A cat."),
               user([{"type": "text", "text": "Sure?"}])],
     "bad-order": [assistant("I speak first"), user("No"), user("Twice")],
@@ -684,5 +981,6 @@ CONVERSATIONS = {
 
 VARIABLES = {
     "plain": {}, "no-thinking": {"enable_thinking": False}, "date": {"date_string": "01 Feb 2025"},
+    "effort": {"reasoning_effort": "high", "model_identity": "You are \"it\".", "builtin_tools": ["browser", "python"]},
     "builtin": {"builtin_tools": ["search", "interpreter", "maps"], "tools_in_user_message": False},
 }

@@ -72,9 +72,9 @@ def conversations(env):
         for conversation, messages in chat_templates.CONVERSATIONS.items():
             for tools_name, tools in tool_sets.items():
                 for variables_name, variables in chat_templates.VARIABLES.items():
-                    tools_matter = tools_name == "none" or conversation in ("one", "tools", "system")
+                    tools_matter = tools_name == "none" or conversation in ("one", "tools", "system", "channels")
                     variables_matter = variables_name == "plain" or (
-                        conversation == "one" and name in ("thinking", "headers-date"))
+                        conversation == "one" and name in ("thinking", "headers-date", "harmony"))
                     if not (tools_matter and variables_matter):
                         continue
                     prompt = tools_name != "two"
