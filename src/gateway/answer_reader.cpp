@@ -1,7 +1,6 @@
 #include "gateway/answer_reader.h"
 
 #include <string>
-#include <utility>
 
 #include "gateway/channel_reader.h"
 
@@ -29,18 +28,18 @@ class TaggedAnswer final : public AnswerReader {
   bool push(TokenId token, bool check_stops, Piece& out) override {
     std::string text;
     const bool stopped = stream_->push(token, check_stops, text);
-    split(std::move(text), stopped, out);
+    split(text, stopped, out);
     return stopped;
   }
 
   void finish(Piece& out) override {
     std::string text;
     stream_->finish(text);
-    split(std::move(text), true, out);
+    split(text, true, out);
   }
 
  private:
-  void split(std::string text, bool is_last, Piece& out) {
+  void split(const std::string& text, bool is_last, Piece& out) {
     if (!splitter_) {
       out.content += text;
       return;

@@ -26,16 +26,27 @@ constexpr std::array<float, 16> kValues = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.
 constexpr int kScaleBias = 127;
 constexpr std::uint8_t kLargestScale = 252;
 
-/// By the bits of a scale.
-const std::array<float, 256>& powers_of_two() {
-  static const auto powers = [] {
-    std::array<float, 256> table{};
-    for (int bits = 0; bits < 256; ++bits) {
-      table[static_cast<std::size_t>(bits)] = std::ldexp(1.0F, bits - kScaleBias);
+/// What the elements mean in a group, by its scale. Exact in bf16, too.
+template <typename T>
+using Meanings = std::array<std::array<T, kValues.size()>, 256>;
+
+template <typename T>
+const Meanings<T>& meanings() {
+  static const auto table = [] {
+    Meanings<T> all{};
+    for (std::size_t scale = 0; scale <= kLargestScale; ++scale) {
+      for (std::size_t i = 0; i < kValues.size(); ++i) {
+        const float value = std::ldexp(kValues[i], static_cast<int>(scale) - kScaleBias);
+        if constexpr (std::is_same_v<T, bf16>) {
+          all[scale][i] = bf16::from_float(value);
+        } else {
+          all[scale][i] = value;
+        }
+      }
     }
-    return table;
+    return all;
   }();
-  return powers;
+  return table;
 }
 
 bool is_group_bytes(const TensorInfo& tensor) {
@@ -108,7 +119,7 @@ void Checkpoint::unpack_mxfp4(const TensorInfo& tensor, std::uint64_t first, std
                               T* out) const {
   // Bounds what is resident twice.
   constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;
-  const auto& powers = powers_of_two();
+  const Meanings<T>& table = meanings<T>();
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t> scales;
   for (std::uint64_t done = 0; done < count;) {
@@ -131,14 +142,13 @@ void Checkpoint::unpack_mxfp4(const TensorInfo& tensor, std::uint64_t first, std
                       describe(*tensor.mxfp4_scales), *bad,
                       *bad == 0xff ? "NaN" : "beyond what bf16 holds", at));
     }
-    for (std::uint64_t i = 0; i < now; ++i) {
-      const std::uint64_t at = begin + i - first_group * kGroup;
-      const std::uint8_t bits = at % 2 == 0 ? bytes[at / 2] & 0xfU : bytes[at / 2] >> 4U;
-      const float value = kValues[bits] * powers[scales[at / kGroup]];
-      if constexpr (std::is_same_v<T, bf16>) {
-        out[done + i] = bf16::from_float(value);  // exact
-      } else {
-        out[done + i] = value;
+    for (std::size_t group = 0; group < scales.size(); ++group) {
+      const std::uint64_t at = (first_group + group) * kGroup;
+      const auto& values = table[scales[group]];
+      const std::uint64_t last = std::min(at + kGroup, begin + now);
+      for (std::uint64_t i = std::max(at, begin); i < last; ++i) {
+        const std::uint8_t pair = bytes[group * kGroupBytes + (i - at) / 2];
+        out[i - first] = values[i % 2 == 0 ? pair & 0xfU : pair >> 4U];
       }
     }
     done += now;
