@@ -294,16 +294,20 @@ void value_groups(const AttentionState<Pool>& state, const TokenRows<Pool>& rows
     // not see touches it.
     const std::int64_t begin = visible.begins[query + kQueries - 1];
     const std::int64_t end = visible.ends[query] > begin ? visible.ends[query] : begin;
-    const auto add_alone = [&](int h, std::int64_t from, std::int64_t to) {
+    const bool see_the_same = visible.begins[query] == begin && visible.ends[query] == end &&
+                              visible.ends[query + kQueries - 1] == end;
+    if (see_the_same) {
+      add_values<Pool, kQueries>(state, rows, begin, end, query);
+      continue;
+    }
+    for (int h = 0; h < kQueries; ++h) {
       const std::int64_t last = visible.ends[query + h];
-      add_values<Pool, 1>(state, rows, from, to < last ? to : last, query + h);
-    };
-    for (int h = 0; h < kQueries - 1; ++h) {
-      add_alone(h, visible.begins[query + h], begin);
+      add_values<Pool, 1>(state, rows, visible.begins[query + h], begin < last ? begin : last,
+                          query + h);
     }
     add_values<Pool, kQueries>(state, rows, begin, end, query);
-    for (int h = 1; h < kQueries; ++h) {
-      add_alone(h, end, kTokens);
+    for (int h = 0; h < kQueries; ++h) {
+      add_values<Pool, 1>(state, rows, end, visible.ends[query + h], query + h);
     }
   }
   if constexpr (kQueries > 1) {
