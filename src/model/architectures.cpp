@@ -77,6 +77,13 @@ void read_qwen3_moe(const HfConfig& config, ModelSpec& spec) {
   read_sliding_window(config, {.default_window = kQwenWindow, .reads_layer_types = false}, spec);
 }
 
+void read_mistral(const HfConfig& config, ModelSpec& spec) {
+  read_decoder(config, {.num_kv_heads = 8}, spec);
+  read_dense_ffn(config, spec);
+  read_sliding_window(
+      config, {.default_use = true, .default_window = 4096, .reads_layer_types = false}, spec);
+}
+
 void read_mixtral(const HfConfig& config, ModelSpec& spec) {
   read_decoder(config, {.rms_eps = 1e-5, .rope_theta = 1e6, .num_kv_heads = 8}, spec);
   read_experts(config, "intermediate_size", spec);
@@ -131,6 +138,7 @@ std::vector<Architecture> all_architectures() {
       {.name = "GptOssForCausalLM", .tensors = gpt_oss_names(), .read_config = read_gpt_oss},
       {.name = "LlamaForCausalLM", .tensors = {}, .read_config = read_llama},
       {.name = "MiniMaxM2ForCausalLM", .tensors = mixtral_names(), .read_config = read_minimax_m2},
+      {.name = "MistralForCausalLM", .tensors = {}, .read_config = read_mistral},
       {.name = "MixtralForCausalLM", .tensors = mixtral_names(), .read_config = read_mixtral},
       {.name = "Qwen2ForCausalLM", .tensors = {}, .read_config = read_qwen2},
       {.name = "Qwen2MoeForCausalLM",

@@ -184,6 +184,11 @@ TEST_F(ArchitectureTest, WindowsThatHideNothingAreNoWindows) {
   EXPECT_EQ(windows(with_experts("MixtralForCausalLM", {{"sliding_window", 128}})), none);
   EXPECT_THAT(windows(with_experts("MixtralForCausalLM", {{"sliding_window", 127}})),
               ElementsAre(127, 127, 127));
+  // Mistral has one where config.json says nothing, and none where it says null.
+  nlohmann::json mistral = config_of("MistralForCausalLM", {{"max_position_embeddings", 8192}});
+  EXPECT_THAT(windows(mistral), ElementsAre(4096, 4096, 4096));
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(mistral), none);
   // Qwen: only layers from max_window_layers on, or those that layer_types names.
   nlohmann::json qwen = config_of("Qwen3ForCausalLM", {{"sliding_window", 8}});
   EXPECT_EQ(windows(qwen), none);

@@ -198,6 +198,9 @@ SPECS = [
     Spec("mixtral-window", "MixtralForCausalLM", small(
         hidden_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=12, num_local_experts=3,
         num_experts_per_tok=2, intermediate_size=16, sliding_window=19, rope_parameters=rope(1e6))),
+    Spec("mistral", "MistralForCausalLM", small(
+        hidden_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=8, intermediate_size=48,
+        sliding_window=33, rope_parameters=rope()), published_form=True),
     Spec("qwen2-window", "Qwen2ForCausalLM", small(
         hidden_size=40, num_attention_heads=5, num_key_value_heads=1, intermediate_size=48, use_sliding_window=True,
         sliding_window=37, max_window_layers=1, rope_parameters=rope(1e6)), published_form=True,
