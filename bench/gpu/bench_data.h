@@ -55,6 +55,7 @@ inline std::vector<float> normals(std::size_t count, float scale) {
 inline void print(const std::string& what, double microseconds, double floor) {
   std::printf("%-58s %9.1f us   floor %8.1f us   ratio %5.2f\n", what.c_str(), microseconds, floor,
               microseconds / floor);
+  std::fflush(stdout);
 }
 
 }  // namespace fastfd::bench

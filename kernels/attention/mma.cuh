@@ -7,12 +7,9 @@
 
 #include <cstdint>
 
-namespace fastfd::kernels::cuda {
+#include "kernels/cuda/hopper.cuh"
 
-/// Address of shared memory as the instructions take it.
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace fastfd::kernels::cuda {
 
 /// Copies 16 bytes in the background, or writes zeros if `valid` is false (nothing is read).
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {

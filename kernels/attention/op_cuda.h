@@ -20,19 +20,22 @@ struct AttentionBucket {
   std::int64_t num_q_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
+  /// Latent attention (kernels/latent_attention/op_cuda.h), whose own function makes buckets: one
+  /// KV head, whose values have head_dim elements.
+  bool is_latent = false;
 };
 
 /// Device memory that belongs to one lane: how its step is cut into work, and partial results of
 /// rows whose context is cut over several warps.
 struct AttentionWorkspace {
   AttentionBucket bucket;
-  /// Most (row, split of 512 tokens) pairs that partial results have room for. What does not fit is
-  /// computed by one block a sequence instead: slower, with the same bits.
+  /// Most (row, split of its context) pairs that partial results have room for. What does not fit
+  /// is computed by one block a sequence instead: slower, with the same bits.
   std::int64_t max_row_splits = 0;
   std::byte* data = nullptr;  ///< [num_bytes()], 256-byte aligned
 
   /// Room for `bucket`, but for no more than `row_split_limit` row splits, each of which costs
-  /// num_q_heads * (head_dim + 2) floats.
+  /// num_q_heads * (head_dim + 2) floats, and of latent attention for no more than 256 MiB of them.
   static AttentionWorkspace of(const AttentionBucket& bucket, std::int64_t row_split_limit = 8192);
   std::size_t num_bytes() const;
 };

@@ -55,18 +55,19 @@ struct Totals {
 
 /// What the shape and the workspace say.
 struct Limits {
+  AttentionTiling tiling;
   std::uint32_t group;  ///< query heads of a KV head
-  std::uint32_t queries_per_block;
   std::uint32_t max_row_splits;
 };
 
 __device__ SpanWork place_span(const layout::LaneSpan& span, const Limits& limits, Totals& totals,
                                std::uint32_t* shared) {
+  const AttentionTiling& tiling = limits.tiling;
   const std::uint32_t queries = span.num_rows * limits.group;
   const std::uint32_t splits =
-      (span.start_position + span.num_rows + kSplitTokens - 1) / kSplitTokens;
-  const std::uint32_t tiles = (queries + kQueriesPerWarp - 1) / kQueriesPerWarp;
-  const bool wants_splits = queries > 0 && tiles <= kMaxSplitQueryTiles;
+      (span.start_position + span.num_rows + tiling.split_tokens - 1) / tiling.split_tokens;
+  const std::uint32_t tiles = (queries + tiling.split_queries - 1) / tiling.split_queries;
+  const bool wants_splits = queries > 0 && tiles <= tiling.max_split_tiles;
   std::uint32_t sum = 0;
   SpanWork work{};
   work.first_row_split =
@@ -75,8 +76,7 @@ __device__ SpanWork place_span(const layout::LaneSpan& span, const Limits& limit
   const bool fits =
       wants_splits && work.first_row_split + span.num_rows * splits <= limits.max_row_splits;
   work.num_splits = fits ? splits : 0;
-  work.num_query_tiles =
-      fits ? tiles : (queries + limits.queries_per_block - 1) / limits.queries_per_block;
+  work.num_query_tiles = fits ? tiles : (queries + tiling.tile_queries - 1) / tiling.tile_queries;
   const std::uint32_t split_item =
       totals.split_items + exclusive_sum(fits ? splits * tiles : 0, shared, sum);
   totals.split_items += sum;
@@ -157,7 +157,14 @@ class Allocator {
 
 AttentionWorkspace AttentionWorkspace::of(const AttentionBucket& bucket,
                                           std::int64_t row_split_limit) {
-  const std::int64_t wanted = bucket.max_rows * ceil_div(bucket.max_context, kSplitTokens);
+  constexpr std::int64_t kMaxLatentPartialBytes = std::int64_t{256} << 20;
+  const std::int64_t wanted =
+      bucket.max_rows * ceil_div(bucket.max_context, AttentionTiling::of(bucket).split_tokens);
+  if (bucket.is_latent) {
+    const auto row_bytes =
+        bucket.num_q_heads * (bucket.head_dim + 2) * static_cast<std::int64_t>(sizeof(float));
+    row_split_limit = std::min(row_split_limit, kMaxLatentPartialBytes / row_bytes);
+  }
   return {.bucket = bucket, .max_row_splits = std::min(wanted, row_split_limit)};
 }
 
@@ -167,9 +174,9 @@ AttentionWork AttentionWork::of(const AttentionWorkspace& workspace) {
   const AttentionBucket& bucket = workspace.bucket;
   const std::int64_t group = bucket.num_q_heads / bucket.num_kv_heads;
   AttentionWork work{};
-  work.max_split_items = workspace.max_row_splits * ceil_div(group, kQueriesPerWarp);
-  work.max_tile_items =
-      ceil_div(bucket.max_rows * group, queries_per_block(bucket.head_dim)) + bucket.max_spans;
+  const AttentionTiling tiling = AttentionTiling::of(bucket);
+  work.max_split_items = workspace.max_row_splits * ceil_div(group, tiling.split_queries);
+  work.max_tile_items = ceil_div(bucket.max_rows * group, tiling.tile_queries) + bucket.max_spans;
   work.max_merge_items = std::min(bucket.max_rows, workspace.max_row_splits);
   Allocator allocator(workspace.data);
   work.counters = allocator.take<AttentionCounters>(1);
@@ -179,6 +186,8 @@ AttentionWork AttentionWork::of(const AttentionWorkspace& workspace) {
   const std::int64_t partial_rows = workspace.max_row_splits * bucket.num_q_heads;
   work.states = allocator.take<SoftmaxState>(partial_rows);
   work.sums = allocator.take<float>(partial_rows * bucket.head_dim);
+  work.block_sums = allocator.take<float>(
+      bucket.is_latent ? kMaxLatentBlocks * kLatentTileQueries * bucket.head_dim : 0);
   work.num_bytes = allocator.num_bytes();
   return work;
 }
@@ -189,7 +198,8 @@ std::string attention_shape_error(const AttentionBucket& bucket) {
     return "paged attention: " + std::to_string(bucket.num_q_heads) +
            " query heads are no multiple of " + std::to_string(bucket.num_kv_heads) + " KV heads";
   }
-  if (bucket.head_dim != 64 && bucket.head_dim != 128 && bucket.head_dim != 256) {
+  if (!bucket.is_latent && bucket.head_dim != 64 && bucket.head_dim != 128 &&
+      bucket.head_dim != 256) {
     return "paged attention: no kernel for heads of " + std::to_string(bucket.head_dim);
   }
   if (bucket.max_rows < 0 || bucket.max_spans < 0 || bucket.max_context < 0) {
@@ -203,8 +213,8 @@ Status launch_attention_schedule(const AttentionScheduleParams& params, device::
   if (std::string error = attention_shape_error(bucket); !error.empty()) {
     return {StatusCode::kInvalidArgument, std::move(error)};
   }
-  const Limits limits{static_cast<std::uint32_t>(bucket.num_q_heads / bucket.num_kv_heads),
-                      static_cast<std::uint32_t>(queries_per_block(bucket.head_dim)),
+  const Limits limits{AttentionTiling::of(bucket),
+                      static_cast<std::uint32_t>(bucket.num_q_heads / bucket.num_kv_heads),
                       static_cast<std::uint32_t>(params.workspace.max_row_splits)};
   return launch(attention_schedule_kernel, {.grid = dim3(1), .block = dim3(kThreads)}, stream,
                 "attention_schedule", AttentionWork::of(params.workspace), params.control,

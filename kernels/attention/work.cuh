@@ -19,18 +19,41 @@ constexpr int queries_per_block(std::int64_t head_dim) {
 /// fills the GPU; longer ones are cut over their queries.
 inline constexpr int kMaxSplitQueryTiles = 4;
 
-/// Queries of a KV head in a span are its rows times the heads of the group, row-major; a query
-/// tile is 16 of them (one warp) or queries_per_block() (one block).
+/// The same of latent attention, where a block takes either kind of item. A split costs more there:
+/// partial results are 512 wide.
+inline constexpr int kLatentSplitTokens = 1024;
+inline constexpr int kLatentTileQueries = 64;
+inline constexpr int kMaxLatentSplitTiles = 8;
+/// Blocks of a latent attention's grid at most: an SM's memory holds one.
+inline constexpr std::int64_t kMaxLatentBlocks = 144;
+
+/// How spans are cut.
+struct AttentionTiling {
+  std::uint32_t split_tokens;
+  std::uint32_t split_queries;    ///< of a SplitItem
+  std::uint32_t tile_queries;     ///< of a TileItem
+  std::uint32_t max_split_tiles;  ///< of split_queries: longer spans are cut over their queries
+
+  static AttentionTiling of(const AttentionBucket& bucket) {
+    if (bucket.is_latent) {
+      return {kLatentSplitTokens, kLatentTileQueries, kLatentTileQueries, kMaxLatentSplitTiles};
+    }
+    return {kSplitTokens, kQueriesPerWarp,
+            static_cast<std::uint32_t>(queries_per_block(bucket.head_dim)), kMaxSplitQueryTiles};
+  }
+};
+
+/// Queries of a KV head in a span are its rows times the heads of the group, row-major.
 struct SplitItem {
   std::uint32_t span;
-  std::uint32_t split;            ///< of kSplitTokens, ascending position
-  std::uint32_t query_tile;       ///< of 16
+  std::uint32_t split;            ///< of split_tokens, ascending position
+  std::uint32_t query_tile;       ///< of split_queries
   std::uint32_t first_row_split;  ///< of the span: (split s, row r) is at first + s * num_rows + r
 };
 
 struct TileItem {
   std::uint32_t span;
-  std::uint32_t query_tile;  ///< of queries_per_block()
+  std::uint32_t query_tile;  ///< of tile_queries
 };
 
 /// A row whose context has more than one split.
@@ -60,6 +83,8 @@ struct AttentionWork {
   MergeItem* merge_items;  ///< [max_merge_items]
   SoftmaxState* states;    ///< [max_row_splits, num_q_heads]
   float* sums;             ///< [max_row_splits, num_q_heads, head_dim]
+  /// Latent: [kMaxLatentBlocks][kLatentTileQueries * head_dim], what a block has merged so far.
+  float* block_sums;
   std::size_t num_bytes;
 
   static AttentionWork of(const AttentionWorkspace& workspace);

@@ -69,6 +69,15 @@ __device__ inline void copy_tile(void* to, const void* map, std::uint64_t* barri
 }
 
 __device__ inline void copy_tile(void* to, const void* map, std::uint64_t* barrier, int c0, int c1,
+                                 int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
+__device__ inline void copy_tile(void* to, const void* map, std::uint64_t* barrier, int c0, int c1,
                                  int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

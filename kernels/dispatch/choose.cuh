@@ -55,19 +55,55 @@ __device__ inline void score(const RouterParams& router, float* logits) {
   __syncwarp();
 }
 
+/// What chooses an expert.
+__device__ inline float choice_of(const RouterParams& router, const float* scores,
+                                  std::uint32_t expert) {
+  return scores[expert] +
+         (router.correction_bias != nullptr ? __ldg(router.correction_bias + expert) : 0.0F);
+}
+
+/// A bit for each of the top_groups best groups, of equal ones the lower. Lane g looks after group
+/// g, beginning at another of its experts than the others, so that they hit different banks.
+__device__ inline std::uint32_t best_groups(const RouterParams& router, const float* scores) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t size = router.num_experts / router.num_groups;
+  std::uint32_t rank = kTaken;
+  if (lane < router.num_groups) {
+    float best = -INFINITY;
+    float second = -INFINITY;
+    std::uint32_t at = lane % size;
+    for (std::uint32_t i = 0; i < size; ++i) {
+      const float choice = choice_of(router, scores, lane * size + at);
+      second = fmaxf(second, fminf(best, choice));
+      best = fmaxf(best, choice);
+      at = at + 1 == size ? 0 : at + 1;
+    }
+    const bool both = router.group_score == GroupScore::kTopTwoSum && size > 1;
+    rank = rank_of(both ? best + second : best);
+  }
+  std::uint32_t num_better = 0;
+  for (std::uint32_t group = 0; group < router.num_groups; ++group) {
+    const std::uint32_t other = __shfl_sync(kAllLanes, rank, static_cast<int>(group));
+    num_better += other > rank || (other == rank && group < lane) ? 1 : 0;
+  }
+  return __ballot_sync(kAllLanes, lane < router.num_groups && num_better < router.top_groups);
+}
+
 /// The top_k of up to 32 * kExpertsPerLane scores in shared memory.
 template <std::uint32_t kExpertsPerLane>
 __device__ Route take_best(const RouterParams& router, const float* scores) {
   const std::uint32_t lane = threadIdx.x % 32;
+  const bool has_groups = router.top_groups < router.num_groups;
+  const std::uint32_t groups = has_groups ? best_groups(router, scores) : 0;
+  const std::uint32_t group_size = has_groups ? router.num_experts / router.num_groups : 1;
   std::uint32_t ranks[kExpertsPerLane];
 #pragma unroll
   for (std::uint32_t i = 0; i < kExpertsPerLane; ++i) {
     const std::uint32_t expert = i * 32 + lane;
     ranks[i] = kTaken;
-    if (expert < router.num_experts) {
-      const float bias =
-          router.correction_bias != nullptr ? __ldg(router.correction_bias + expert) : 0.0F;
-      ranks[i] = rank_of(scores[expert] + bias);
+    if (expert < router.num_experts &&
+        (!has_groups || (groups >> (expert / group_size) & 1U) != 0)) {
+      ranks[i] = rank_of(choice_of(router, scores, expert));
     }
   }
 

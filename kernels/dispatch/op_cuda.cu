@@ -276,6 +276,12 @@ const char* find_problem(const DispatchParams& params) {
   if (router.top_k == 0 || router.top_k > kMaxTopK || router.top_k > router.num_experts) {
     return "top_k must be 1 .. 32 and num_experts";
   }
+  if (router.num_groups == 0 || router.num_groups > kMaxExpertGroups ||
+      router.num_experts % router.num_groups != 0 || router.top_groups == 0 ||
+      router.top_groups > router.num_groups ||
+      router.top_k > router.num_experts / router.num_groups * router.top_groups) {
+    return "experts must form 1 .. 32 groups of equal size, of which top_groups have top_k experts";
+  }
   const std::uint32_t max_routes = params.window.dims.max_routes_per_row;
   if (router.scoring == RouterScoring::kAll) {
     if (router.top_k != router.num_experts || router.top_k > max_routes * params.num_servers) {

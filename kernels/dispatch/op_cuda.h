@@ -17,11 +17,13 @@
 #include "kernels/layout/lane_control.h"
 #include "kernels/layout/row.h"
 #include "kernels/layout/window.h"
+#include "kernels/router/op.h"
 
 namespace fastfd::kernels::cuda {
 
 inline constexpr std::uint32_t kMaxExperts = 512;
 inline constexpr std::uint32_t kMaxTopK = 32;
+inline constexpr std::uint32_t kMaxExpertGroups = 32;
 
 enum class RouterScoring : std::uint8_t {
   kSoftmax,
@@ -38,6 +40,10 @@ struct RouterParams {
   std::uint32_t top_k = 0;  ///< kAll: num_experts
   bool renormalize = true;  ///< weights of a row sum to 1, before scaling
   float scaling_factor = 1.0F;
+  // As in RouterRule (kernels/router/op.h); kAll: 1 of 1.
+  std::uint32_t num_groups = 1;
+  std::uint32_t top_groups = 1;
+  GroupScore group_score = GroupScore::kMax;
   const bf16* weights = nullptr;           ///< [num_experts, hidden_dim]
   const float* correction_bias = nullptr;  ///< [num_experts], kSigmoid only, may be nullptr
 };

@@ -13,8 +13,9 @@ namespace fastfd::kernels::cuda {
 namespace {
 
 constexpr int kStepK = kSwizzleRowBytes / sizeof(bf16);
-constexpr int kVectorOutputs = 4;  ///< that a thread stores at once
-constexpr int kMostSplits = 8;     ///< of k: the portable cluster size
+constexpr int kVectorOutputs = 4;             ///< that a thread stores at once
+constexpr int kMostSplits = 8;                ///< of k: the portable cluster size
+constexpr std::int64_t kMostBatches = 65535;  ///< a grid's height
 
 /// kRows of A times 64 weights' rows for each of kWarpgroups consumer warpgroups; one more warp
 /// drives the copies. kBlocks of them share a multiprocessor.
@@ -42,12 +43,13 @@ struct DenseArgs {
   int num_steps;  ///< of kStepK along k
   void* c;
   std::int64_t ldc;
+  std::int64_t batch_stride_c;
   GemmOutput output;
   const float* bias;
 };
 
 __device__ void store_outputs(const DenseArgs& args, int row, int column, float4 sum) {
-  const std::int64_t offset = row * args.ldc + column;
+  const std::int64_t offset = blockIdx.y * args.batch_stride_c + row * args.ldc + column;
   if (args.bias != nullptr) {
     const float4 bias = *reinterpret_cast<const float4*>(args.bias + column);
     sum = {sum.x + bias.x, sum.y + bias.y, sum.z + bias.z, sum.w + bias.w};
@@ -111,8 +113,9 @@ __device__ void reduce_and_store(const DenseArgs& args, float* sums, int first_r
   }
 }
 
-/// One block a (weight tile, row tile, share of k); the shares of a tile form a cluster. Blocks of
-/// one weight tile are neighbours, so its second reader finds it in L2.
+/// One block a (weight tile, row tile, share of k) of the batch's product number blockIdx.y; the
+/// shares of a tile form a cluster. Blocks of one weight tile are neighbours, so its second reader
+/// finds it in L2.
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocessor)
     dense_gemm_kernel(const __grid_constant__ CUtensorMap weights_map,
@@ -162,8 +165,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
         barrier_wait(&empty[stage], position.parity ^ 1);
         barrier_arrive_expecting(&full[stage], Shape::kWeightBytes + Shape::kActivationBytes);
         const int k = (first_step + step) * kStepK;
-        copy_tile(ring.weight_stage(stage), &weights_map, &full[stage], k, first_output);
-        copy_tile(ring.activation_stage(stage), &activations_map, &full[stage], k, first_row);
+        const int batch = static_cast<int>(blockIdx.y);
+        copy_tile(ring.weight_stage(stage), &weights_map, &full[stage], k, first_output, batch);
+        copy_tile(ring.activation_stage(stage), &activations_map, &full[stage], k, batch,
+                  first_row);
         position.advance();
       }
     }
@@ -196,12 +201,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
   }
 }
 
-/// Shares of k: enough blocks for a whole GPU where n alone makes too few. A function of n and k
-/// only, since the order of the sum hangs on it.
-unsigned num_k_splits(std::int64_t n, std::int64_t num_steps) {
+/// Shares of k: enough blocks for a whole GPU where n alone makes too few. A function of n, k and
+/// the number of products only, since the order of the sum hangs on it.
+unsigned num_k_splits(std::int64_t n, std::int64_t num_steps, std::int64_t num_batches) {
   constexpr std::int64_t kEnoughBlocks = 160;
   constexpr std::int64_t kLeastSteps = 4;
-  const std::int64_t tiles = (n + kMmaRows - 1) / kMmaRows;
+  const std::int64_t tiles = num_batches * ((n + kMmaRows - 1) / kMmaRows);
   unsigned splits = 1;
   while (splits < kMostSplits && tiles * splits * 2 <= kEnoughBlocks &&
          num_steps / (splits * 2) >= kLeastSteps) {
@@ -215,11 +220,15 @@ Status launch_shape(const GemmParams& params, cudaStream_t stream) {
   CUtensorMap weights_map;
   CUtensorMap activations_map;
   const std::int64_t element = sizeof(bf16);
-  const std::array<TensorMapDim, 2> weight_dims = {
+  const std::int64_t batches = params.num_batches;
+  const std::array<TensorMapDim, 3> weight_dims = {
       TensorMapDim{params.k, 0, kStepK},
-      TensorMapDim{params.n, params.k * element, Shape::kTileOutputs}};
-  const std::array<TensorMapDim, 2> activation_dims = {
-      TensorMapDim{params.k, 0, kStepK},
+      TensorMapDim{params.n, params.k * element, Shape::kTileOutputs},
+      TensorMapDim{batches, params.n * params.k * element, 1}};
+  // A row has all products' elements side by side.
+  const std::int64_t stride_a = batches > 1 ? params.batch_stride_a : params.lda;
+  const std::array<TensorMapDim, 3> activation_dims = {
+      TensorMapDim{params.k, 0, kStepK}, TensorMapDim{batches, stride_a * element, 1},
       TensorMapDim{params.max_rows, params.lda * element, Shape::kTileRows}};
   auto* kernel = dense_gemm_kernel<Shape>;
   if (Status status = make_tensor_map(&weights_map, DType::kBFloat16, params.weights, weight_dims);
@@ -243,14 +252,15 @@ Status launch_shape(const GemmParams& params, cudaStream_t stream) {
   args.num_steps = static_cast<int>((params.k + kStepK - 1) / kStepK);
   args.c = params.c;
   args.ldc = params.ldc;
+  args.batch_stride_c = params.batch_stride_c;
   args.output = params.output;
   args.bias = params.bias;
   const auto weight_tiles =
       static_cast<unsigned>((params.n + Shape::kTileOutputs - 1) / Shape::kTileOutputs);
   LaunchShape shape;
-  shape.cluster_blocks = num_k_splits(params.n, args.num_steps);
-  shape.grid =
-      dim3(weight_tiles * static_cast<unsigned>(args.num_row_tiles) * shape.cluster_blocks);
+  shape.cluster_blocks = num_k_splits(params.n, args.num_steps, batches);
+  shape.grid = dim3(weight_tiles * static_cast<unsigned>(args.num_row_tiles) * shape.cluster_blocks,
+                    static_cast<unsigned>(batches));
   shape.block = dim3(Shape::kThreads);
   shape.shared_bytes = Shape::kSharedBytes;
   return launch(kernel, shape, stream, "dense_gemm_kernel", weights_map, activations_map, args);
@@ -266,6 +276,15 @@ Status launch_gemm(const GemmParams& params, device::CudaStream stream) {
             "gemm: n, k, lda and ldc must be positive multiples of 8, got n = " +
                 std::to_string(params.n) + ", k = " + std::to_string(params.k) +
                 ", lda = " + std::to_string(params.lda) + ", ldc = " + std::to_string(params.ldc)};
+  }
+  if (params.num_batches < 1 || params.num_batches > kMostBatches ||
+      params.batch_stride_a % 8 != 0 || params.batch_stride_c % 8 != 0 ||
+      (params.num_batches > 1 && params.bias != nullptr)) {
+    return {StatusCode::kInvalidArgument,
+            "gemm: " + std::to_string(params.num_batches) + " products, " +
+                std::to_string(params.batch_stride_a) + " and " +
+                std::to_string(params.batch_stride_c) +
+                " elements apart: at least one, strides in multiples of 8, no bias of several"};
   }
   if (params.max_rows == 0) {
     return Status::ok();

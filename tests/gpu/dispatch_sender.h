@@ -33,6 +33,9 @@ struct DispatchCase {
   bool renormalize = true;
   float scaling_factor = 1.0F;
   bool has_bias = false;
+  std::uint32_t num_groups = 1;
+  std::uint32_t top_groups = 1;
+  kernels::GroupScore group_score = kernels::GroupScore::kMax;
   enum Routing { kRandom, kOneExpert, kZipf } routing = kRandom;
 };
 
@@ -96,6 +99,9 @@ class Sender {
                      .top_k = case_.top_k,
                      .renormalize = case_.renormalize,
                      .scaling_factor = case_.scaling_factor,
+                     .num_groups = case_.num_groups,
+                     .top_groups = case_.top_groups,
+                     .group_score = case_.group_score,
                      .weights = device_router_->data(),
                      .correction_bias = case_.has_bias ? device_bias_->data() : nullptr};
     params.placement = targets_.data();

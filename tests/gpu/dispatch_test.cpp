@@ -259,35 +259,100 @@ TEST(DispatchRouting, EqualScoresGoToTheLowerExpert) {
   }
 }
 
-TEST(DispatchRouting, AgreesWithTheCpuRouter) {
-  Sender sender({.num_rows = 37, .max_rows = 40, .hidden_dim = 512, .num_experts = 64, .top_k = 8});
-  ASSERT_NO_FATAL_FAILURE(sender.run());
+/// The routes of all rows by the CPU's naive router, from logits in double.
+std::pair<std::vector<std::int32_t>, std::vector<float>> reference_routes(const Sender& sender) {
+  const DispatchCase& c = sender.shape();
   const std::vector<float> normed = sender.reference_normed();
-  std::vector<float> logits(std::size_t{37} * 64);
-  for (std::size_t row = 0; row < 37; ++row) {
-    for (std::size_t e = 0; e < 64; ++e) {
+  std::vector<float> logits(std::size_t{c.num_rows} * c.num_experts);
+  for (std::size_t row = 0; row < c.num_rows; ++row) {
+    for (std::size_t e = 0; e < c.num_experts; ++e) {
       double sum = 0.0;
-      for (std::size_t i = 0; i < 512; ++i) {
-        sum += static_cast<double>(normed[row * 512 + i]) * sender.router_[e * 512 + i].to_float();
+      for (std::size_t i = 0; i < c.hidden_dim; ++i) {
+        sum += static_cast<double>(normed[row * c.hidden_dim + i]) *
+               sender.router_[e * c.hidden_dim + i].to_float();
       }
-      logits[row * 64 + e] = static_cast<float>(sum);
+      logits[row * c.num_experts + e] = static_cast<float>(sum);
     }
   }
-  std::vector<std::int32_t> experts(std::size_t{37} * 8);
+  std::vector<std::int32_t> experts(std::size_t{c.num_rows} * c.top_k);
   std::vector<float> weights(experts.size());
-  kernels::reference_router({.num_rows = 37,
-                             .num_experts = 64,
-                             .top_k = 8,
+  const bool is_sigmoid = c.scoring == RouterScoring::kSigmoid;
+  kernels::reference_router({.num_rows = c.num_rows,
+                             .num_experts = c.num_experts,
+                             .top_k = c.top_k,
                              .logits = logits.data(),
-                             .rule = {},
+                             .correction_bias = c.has_bias ? sender.bias_.data() : nullptr,
+                             .rule = {.scoring = is_sigmoid ? kernels::RouterScoring::kSigmoid
+                                                            : kernels::RouterScoring::kSoftmax,
+                                      .renormalize = c.renormalize,
+                                      .scaling_factor = c.scaling_factor,
+                                      .num_groups = c.num_groups,
+                                      .top_groups = c.top_groups,
+                                      .group_score = c.group_score},
                              .experts = experts.data(),
                              .weights = weights.data()});
-  std::vector<std::int32_t> chosen = sender.experts_.get();
-  std::vector<float> weighed = sender.weights_.get();
-  chosen.resize(experts.size());
-  weighed.resize(weights.size());
-  EXPECT_EQ(chosen, experts);
-  EXPECT_LT(relative_error(weighed, weights), 1e-5);
+  return {experts, weights};
+}
+
+TEST(DispatchRouting, AgreesWithTheCpuRouter) {
+  const DispatchCase plain{
+      .num_rows = 37, .max_rows = 40, .hidden_dim = 512, .num_experts = 64, .top_k = 8};
+  DispatchCase deepseek_v2 = plain;
+  deepseek_v2.num_experts = 160;
+  deepseek_v2.top_k = 6;
+  deepseek_v2.renormalize = false;
+  deepseek_v2.scaling_factor = 16.0F;
+  deepseek_v2.num_groups = 8;
+  deepseek_v2.top_groups = 3;
+  DispatchCase deepseek_v3 = plain;
+  deepseek_v3.num_experts = 256;
+  deepseek_v3.scoring = RouterScoring::kSigmoid;
+  deepseek_v3.scaling_factor = 2.5F;
+  deepseek_v3.has_bias = true;
+  deepseek_v3.num_groups = 8;
+  deepseek_v3.top_groups = 4;
+  deepseek_v3.group_score = kernels::GroupScore::kTopTwoSum;
+  // Groups that a warp's lanes are not a multiple of, as many as there may be, and all of them.
+  DispatchCase odd = deepseek_v3;
+  odd.num_experts = 35;
+  odd.num_groups = 7;
+  odd.top_groups = 2;
+  DispatchCase many = deepseek_v3;
+  many.num_experts = 512;
+  many.num_groups = 32;
+  many.top_groups = 5;
+  DispatchCase all = deepseek_v2;
+  all.top_groups = 8;
+  for (const DispatchCase& c : {plain, deepseek_v2, deepseek_v3, odd, many, all}) {
+    Sender sender(c);
+    ASSERT_NO_FATAL_FAILURE(sender.run());
+    const auto [experts, weights] = reference_routes(sender);
+    std::vector<std::int32_t> chosen = sender.experts_.get();
+    std::vector<float> weighed = sender.weights_.get();
+    chosen.resize(experts.size());
+    weighed.resize(weights.size());
+    EXPECT_EQ(chosen, experts) << c.num_groups << " groups";
+    EXPECT_LT(relative_error(weighed, weights), 1e-5) << c.num_groups << " groups";
+  }
+}
+
+TEST(DispatchRouting, EqualGroupsGoToTheLowerOne) {
+  Sender sender({.num_rows = 3,
+                 .num_experts = 40,
+                 .top_k = 4,
+                 .scoring = RouterScoring::kSigmoid,
+                 .num_groups = 8,
+                 .top_groups = 2,
+                 .group_score = kernels::GroupScore::kTopTwoSum});
+  for (std::uint32_t e = 1; e < 40; ++e) {
+    std::copy_n(sender.router_.begin(), 256, sender.router_.begin() + std::ptrdiff_t{e} * 256);
+  }
+  sender.device_router_.emplace(sender.router_);
+  ASSERT_NO_FATAL_FAILURE(sender.run());
+  const std::vector<std::int32_t> experts = sender.experts_.get();
+  for (std::size_t at = 0; at < std::size_t{3} * 4; ++at) {
+    EXPECT_EQ(static_cast<std::size_t>(experts[at]), at % 4);
+  }
 }
 
 TEST(DispatchRouting, NotANumberStaysInsideTheTables) {
@@ -447,6 +512,9 @@ TEST(DispatchParamsTest, RefusesWhatItCannotDo) {
   EXPECT_TRUE(refused([](DispatchParams& p) { p.max_rows = 1000; }));
   EXPECT_TRUE(refused([](DispatchParams& p) { p.router.top_k = 9; }));
   EXPECT_TRUE(refused([](DispatchParams& p) { p.router.num_experts = 513; }));
+  EXPECT_TRUE(refused([](DispatchParams& p) { p.router.num_groups = 3; }));
+  EXPECT_TRUE(refused([](DispatchParams& p) { p.router.top_groups = 2; }));
+  EXPECT_TRUE(refused([](DispatchParams& p) { p.router.num_groups = 16; }));  // one expert each
   EXPECT_TRUE(refused([](DispatchParams& p) { p.row.dtype = DType::kFloat32; }));
   EXPECT_TRUE(refused([](DispatchParams& p) { p.router.scoring = RouterScoring::kAll; }));
 }

@@ -198,6 +198,63 @@ TEST(GemmCudaBias, IsAddedToEveryRowThatIsWritten) {
   EXPECT_LT(relative_error(problem.rows_of(c.get(), kRows), expected), 1e-5);
 }
 
+// Attention heads: rows of A and C hold those of all products side by side.
+TEST(GemmCudaBatches, EachProductIsWhatItIsAlone) {
+  constexpr std::int64_t kBatches = 5;
+  for (const Dims dims : {Dims{512, 128}, Dims{128, 512}, Dims{72, 40}}) {
+    // More columns than a product takes or gives: what belongs to somebody else.
+    const std::int64_t stride_a = dims.k + 64;
+    const std::int64_t stride_c = dims.n + 64;
+    for (const std::uint32_t num_rows : {1U, 16U, 40U, 100U}) {
+      const std::int64_t max_rows = num_rows + 3;
+      DeviceArray<bf16> a(static_cast<std::size_t>(max_rows * kBatches * stride_a));
+      DeviceArray<bf16> weights(static_cast<std::size_t>(kBatches * dims.n * dims.k));
+      DeviceArray<bf16> c(static_cast<std::size_t>(max_rows * kBatches * stride_c));
+      const DeviceArray<std::uint32_t> device_rows(std::vector{num_rows});
+      ASSERT_TRUE(fill_random(a.data(), a.size(), 1).is_ok());
+      ASSERT_TRUE(fill_random(weights.data(), weights.size(), 2, 0.1F).is_ok());
+      GemmParams params{.max_rows = max_rows,
+                        .num_rows = device_rows.data(),
+                        .n = dims.n,
+                        .k = dims.k,
+                        .a = a.data(),
+                        .lda = kBatches * stride_a,
+                        .weights = weights.data(),
+                        .c = c.data(),
+                        .ldc = kBatches * stride_c,
+                        .num_batches = kBatches,
+                        .batch_stride_a = stride_a,
+                        .batch_stride_c = stride_c};
+      ASSERT_TRUE(launch_gemm(params, nullptr).is_ok());
+      const auto values = c.get();
+      for (std::int64_t batch = 0; batch < kBatches; ++batch) {
+        DeviceArray<float> naive(static_cast<std::size_t>(num_rows * dims.n));
+        LaunchShape shape;
+        shape.grid = dim3(static_cast<unsigned>((dims.n + 127) / 128), num_rows);
+        shape.block = dim3(128);
+        ASSERT_TRUE(launch(naive_gemm_kernel, shape, nullptr, "naive_gemm_kernel",
+                           a.data() + batch * stride_a, params.lda,
+                           weights.data() + batch * dims.n * dims.k, static_cast<int>(dims.n),
+                           static_cast<int>(dims.k), naive.data())
+                        .is_ok());
+        std::vector<float> product;
+        for (std::int64_t row = 0; row < max_rows; ++row) {
+          const auto begin = values.begin() + row * params.ldc + batch * stride_c;
+          const std::int64_t written = row < num_rows ? dims.n : 0;
+          for (std::int64_t i = 0; i < stride_c; ++i) {
+            if (i < written) {
+              product.push_back(begin[i].to_float());
+            } else {
+              ASSERT_EQ(begin[i].bits, 0xffff) << "row " << row << " column " << i;
+            }
+          }
+        }
+        EXPECT_LT(relative_error(product, naive.get()), 5e-3) << "product " << batch;
+      }
+    }
+  }
+}
+
 TEST(GemmCudaGraph, AReplayReadsTheRowCountFromTheDevice) {
   constexpr Dims kDims{512, 256};
   Problem problem(kDims, 100);
@@ -235,6 +292,12 @@ TEST(GemmCudaArguments, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(launch_gemm(params, nullptr).code(), StatusCode::kInvalidArgument);
   params.lda = problem.lda();
   params.a += 1;
+  EXPECT_EQ(launch_gemm(params, nullptr).code(), StatusCode::kInvalidArgument);
+  params.a -= 1;
+  params.num_batches = 0;
+  EXPECT_EQ(launch_gemm(params, nullptr).code(), StatusCode::kInvalidArgument);
+  params.num_batches = 2;
+  params.batch_stride_a = 4;
   EXPECT_EQ(launch_gemm(params, nullptr).code(), StatusCode::kInvalidArgument);
 }
 
