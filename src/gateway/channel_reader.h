@@ -11,7 +11,8 @@ namespace fastfd::gateway {
 /// Follows the messages of an answer in OpenAI's harmony format
 /// (https://cookbook.openai.com/articles/openai-harmony):
 ///
-///     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
+///     <|channel|>analysis<|message|>...<|end|>
+///     <|start|>assistant<|channel|>final<|message|>...<|return|>
 ///
 /// What is in channel analysis is reasoning; everything else is content. A message to a recipient
 /// ("commentary to=functions.f") is a call: content with its header, as the model wrote it. Works
