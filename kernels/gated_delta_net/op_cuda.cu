@@ -1,9 +1,10 @@
-// Three kernels a layer. Convolution: a warp a row and head, with the inputs before a piece from
-// the state. Delta rule: columns of a head's matrix don't see each other, so a block has 32 of
+// Three kernels a layer. Convolution: a warp a head and some rows, with the inputs before a piece
+// from the state. Delta rule: columns of a head's matrix don't see each other, so a block has 32 of
 // them in registers and walks through its span's rows. Gated norm: a warp a row and head.
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/cuda/hopper.cuh"
@@ -17,11 +18,23 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr float kNormEps = 1e-6F;  // of queries and keys
+constexpr unsigned kFewRows = 256;
+constexpr int kRowsPerWarp = 16;
+// Shapes with a kernel of their own, which takes half the registers.
+constexpr int kUsualTaps = 4;
+constexpr int kUsualHeadDim = 128;
 
-/// Threads that share a column: neighbours, so that two shuffles add up what they have.
-constexpr int kParts = 4;
-constexpr int kColumns = kThreads / kParts;
+/// Threads that share columns: neighbours, each with an eighth of the keys of two columns, so that
+/// what they read of a row serves twice.
+constexpr int kParts = 8;
+constexpr int kThreadColumns = 2;
+constexpr int kColumns = kThreads / kParts * kThreadColumns;
 static_assert(kColumns == kDeltaColumns);
+constexpr int kWarpColumns = kColumns / kWarps;
+/// From a thread's first column to its second.
+constexpr int kColumnStep = kWarpColumns / kThreadColumns;
+/// Of the states' layout: parts of the keys whose elements lie together.
+constexpr int kQuarters = 4;
 /// Rows whose queries, keys and values are on their way while as many others are used.
 constexpr int kRowBatch = 8;
 constexpr int kBatches = 2;
@@ -30,11 +43,12 @@ __device__ float to_float(bf16 value) { return __uint_as_float(std::uint32_t{val
 __device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 __device__ float softplus(float x) { return x > 20.0F ? x : log1pf(expf(x)); }
 
-/// Input `channel` of the convolution, `distance` rows before `row`. `num_before` rows in front of
-/// it belong to its span, as far as the convolution looks; the state has what came before those.
-__device__ float conv_input(const GatedDeltaNetParams& params, std::int64_t row,
-                            const layout::LaneRow& entry, int distance, int num_before,
-                            std::int64_t channel) {
+/// Input `channel` of the convolution, `distance` rows (one at least) before `row`. `num_before`
+/// rows in front of it belong to its span, as far as the convolution looks; the state has what came
+/// before those.
+__device__ float input_before(const GatedDeltaNetParams& params, std::int64_t row,
+                              const layout::LaneRow& entry, int distance, int num_before,
+                              std::int64_t channel) {
   if (distance <= num_before) {
     return to_float(params.projected[(row - distance) * params.shape.row_dim() + channel]);
   }
@@ -46,59 +60,139 @@ __device__ float conv_input(const GatedDeltaNetParams& params, std::int64_t row,
                             index * params.shape.conv_dim() + channel];
 }
 
-/// Rows right before `row` that are of the same sequence, at most `most`.
+/// Rows right before `row` that are of the same sequence, at most `most`, which is below kTaps.
+template <int kTaps>
 __device__ int rows_before(const layout::LaneRow* rows, std::int64_t row,
                            const layout::LaneRow& entry, int most) {
   int count = 0;
-  while (count < most && row - count > 0) {
-    const layout::LaneRow& before = rows[row - count - 1];
-    if (before.slot != entry.slot || before.position + count + 1 != entry.position) {
-      break;
-    }
-    ++count;
+#pragma unroll
+  for (int distance = 1; distance < kTaps; ++distance) {  // all loads at once
+    const layout::LaneRow before = rows[max(row - distance, std::int64_t{0})];
+    const bool is_same = distance <= most && distance <= row && before.slot == entry.slot &&
+                         before.position + static_cast<std::uint32_t>(distance) == entry.position;
+    count += is_same && count + 1 == distance ? 1 : 0;
   }
   return count;
 }
 
+/// A lane's channels of one head: their weights and their inputs of the rows before, both by their
+/// distance from the row.
+template <int kPerLane, int kTaps>
+struct ConvWindow {
+  float weights[kPerLane][kTaps];
+  float before[kPerLane][kTaps];  ///< [..][0] is not used
+
+  __device__ void load_weights(const GatedDeltaNetParams& params, std::int64_t first,
+                               int per_lane) {
+    const int num_taps = static_cast<int>(params.shape.conv_kernel);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int distance = 0; distance < kTaps; ++distance) {
+        if (i < per_lane && distance < num_taps) {
+          weights[i][distance] =
+              params.conv_weight[(num_taps - 1 - distance) * params.shape.conv_dim() + first +
+                                 i * kWarpSize];
+        }
+      }
+    }
+  }
+
+  __device__ void load_before(const GatedDeltaNetParams& params, std::int64_t row,
+                              const layout::LaneRow& entry, std::int64_t first, int per_lane) {
+    const int num_taps = static_cast<int>(params.shape.conv_kernel);
+    const int num_before = rows_before<kTaps>(params.rows, row, entry, num_taps - 1);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int distance = 1; distance < kTaps; ++distance) {
+        if (i < per_lane && distance < num_taps) {
+          before[i][distance] =
+              input_before(params, row, entry, distance, num_before, first + i * kWarpSize);
+        }
+      }
+    }
+  }
+
+  /// Of channel i, whose input is x, which then is one of the rows before.
+  __device__ float convolve(int i, float x, int num_taps) {
+    float sum = weights[i][0] * x;
+#pragma unroll
+    for (int distance = kTaps - 1; distance > 0; --distance) {
+      if (distance < num_taps) {
+        sum += weights[i][distance] * before[i][distance];
+      }
+      before[i][distance] = distance > 1 ? before[i][distance - 1] : x;
+    }
+    return sum;
+  }
+};
+
 /// silu of the convolution; queries and keys at unit length, queries over sqrt(k_head_dim) as well.
-__global__ void __launch_bounds__(kThreads) convolution_kernel(GatedDeltaNetParams params) {
+/// A warp a head and `rows_per_warp` rows: a row's inputs are loaded once and wait in registers for
+/// the rows behind it.
+template <int kPerLane, int kTaps>
+__global__ void __launch_bounds__(kThreads)
+    convolution_kernel(GatedDeltaNetParams params, int rows_per_warp) {
   const GatedDeltaNetShape& shape = params.shape;
-  const std::int64_t row = blockIdx.x;
   const auto head = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarpSize;
   const std::int64_t num_qk = 2 * shape.num_k_heads;
-  if (row >= params.control->num_rows || params.abort->aborted != 0 ||
-      head >= num_qk + shape.num_v_heads) {
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * rows_per_warp;
+  const std::int64_t last_row =
+      min(first_row + rows_per_warp, static_cast<std::int64_t>(params.control->num_rows));
+  if (first_row >= last_row || params.abort->aborted != 0 || head >= num_qk + shape.num_v_heads) {
     return;
   }
   const bool is_value = head >= num_qk;
   const int head_dim = static_cast<int>(is_value ? shape.v_head_dim : shape.k_head_dim);
+  const int per_lane = head_dim / kWarpSize;
+  const int num_taps = static_cast<int>(shape.conv_kernel);
   const std::int64_t first =
-      is_value ? num_qk * shape.k_head_dim + (head - num_qk) * head_dim : head * head_dim;
-  const layout::LaneRow entry = params.rows[row];
-  const int kernel = static_cast<int>(shape.conv_kernel);
-  const int num_before = rows_before(params.rows, row, entry, kernel - 1);
-  float* out = params.mixed + row * shape.conv_dim() + first;
-  float squares = 0.0F;
-  for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < head_dim; i += kWarpSize) {
-    const std::int64_t channel = first + i;
-    float sum = params.conv_weight[(kernel - 1) * shape.conv_dim() + channel] *
-                conv_input(params, row, entry, 0, num_before, channel);
-    for (int tap = 0; tap + 1 < kernel; ++tap) {
-      sum += params.conv_weight[tap * shape.conv_dim() + channel] *
-             conv_input(params, row, entry, kernel - 1 - tap, num_before, channel);
+      (is_value ? num_qk * shape.k_head_dim + (head - num_qk) * head_dim : head * head_dim) +
+      threadIdx.x % kWarpSize;
+  const float unit = head < shape.num_k_heads ? rsqrtf(static_cast<float>(head_dim)) : 1.0F;
+
+  ConvWindow<kPerLane, kTaps> window;
+  window.load_weights(params, first, per_lane);
+  bf16 inputs[kPerLane];
+  const auto load_inputs = [&](std::int64_t row) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i < per_lane) {
+        inputs[i] = params.projected[row * shape.row_dim() + first + i * kWarpSize];
+      }
     }
-    const float value = sum * sigmoid(sum);
-    squares += value * value;
-    out[i] = value;
-  }
-  if (is_value) {
-    return;
-  }
-  squares = reduce_warp(squares, Sum{});
-  const float scale = head < shape.num_k_heads ? rsqrtf(static_cast<float>(head_dim)) : 1.0F;
-  const float inverse = scale / sqrtf(squares + kNormEps);
-  for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < head_dim; i += kWarpSize) {
-    out[i] *= inverse;
+  };
+  load_inputs(first_row);
+  layout::LaneRow entry = params.rows[first_row];
+  window.load_before(params, first_row, entry, first, per_lane);
+  for (std::int64_t row = first_row; row < last_row; ++row) {
+    float values[kPerLane];
+    float squares = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i < per_lane) {
+        const float sum = window.convolve(i, to_float(inputs[i]), num_taps);
+        values[i] = sum * sigmoid(sum);
+        squares += values[i] * values[i];
+      }
+    }
+    if (row + 1 < last_row) {
+      load_inputs(row + 1);
+      const layout::LaneRow next = params.rows[row + 1];
+      if (next.slot != entry.slot || next.position != entry.position + 1) {
+        window.load_before(params, row + 1, next, first, per_lane);
+      }
+      entry = next;
+    }
+    const float scale = is_value ? 1.0F : unit / sqrtf(reduce_warp(squares, Sum{}) + kNormEps);
+    float* out = params.mixed + row * shape.conv_dim() + first;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i < per_lane) {
+        out[i * kWarpSize] = values[i] * scale;
+      }
+    }
   }
 }
 
@@ -127,7 +221,7 @@ __device__ void update_conv_state(const GatedDeltaNetParams& params, const layou
 /// What a block reads of kRowBatch rows.
 template <int kKeyDim>
 struct RowBatch {
-  /// A quarter of the keys and some room, so that the four are in different banks.
+  /// A part of the keys and some room, so that all parts are in different banks.
   static constexpr int kPartStride = kKeyDim / kParts + 4;
   float4 q[kRowBatch][kParts * kPartStride / 4];
   float4 k[kRowBatch][kParts * kPartStride / 4];
@@ -153,8 +247,6 @@ class BatchReader {
   /// Starts the copies; the gates' projections wait in registers for `finish`.
   __device__ void start(std::int64_t first_row, int num_rows, RowBatch<kKeyDim>& batch) {
     constexpr int kVectors = kKeyDim / 4;
-    constexpr int kPartVectors = kVectors / kParts;
-    constexpr int kPartStride = RowBatch<kKeyDim>::kPartStride / 4;
     constexpr int kRowVectors = 2 * kVectors + kColumns / 4;
     for (int i = static_cast<int>(threadIdx.x); i < num_rows * kRowVectors; i += kThreads) {
       const int row = i / kRowVectors;
@@ -166,8 +258,7 @@ class BatchReader {
       }
       const int at = vector % kVectors;
       float4* to = vector < kVectors ? batch.q[row] : batch.k[row];
-      copy(to + at / kPartVectors * kPartStride + at % kPartVectors,
-           mixed + (vector < kVectors ? q_ : k_) + at * 4);
+      copy(to + place(at), mixed + (vector < kVectors ? q_ : k_) + at * 4);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (static_cast<int>(threadIdx.x) < num_rows) {
@@ -188,6 +279,14 @@ class BatchReader {
   }
 
  private:
+  /// Part p has quarter p % 4 of the keys, its first half if p < 4, else its second.
+  static __device__ int place(int vector) {
+    constexpr int kQuarterVectors = kKeyDim / 4 / kQuarters;
+    constexpr int kPartVectors = kKeyDim / 4 / kParts;
+    const int half = vector % kQuarterVectors / kPartVectors;
+    const int part = vector / kQuarterVectors + half * kQuarters;
+    return part * RowBatch<kKeyDim>::kPartStride / 4 + vector % kPartVectors;
+  }
   static __device__ void copy(float4* to, const float* from) {
     copy_16_bytes(shared_address(to), from, true);
   }
@@ -199,17 +298,73 @@ class BatchReader {
   bf16 b_, a_;
 };
 
-/// Sum over the threads of a column.
-__device__ float sum_parts(float value) {
-  value += __shfl_xor_sync(kAllLanes, value, 1);
-  return value + __shfl_xor_sync(kAllLanes, value, 2);
+/// Sums of two columns over their threads: the first's for even parts, the second's for odd ones.
+__device__ float sum_parts(float first, float second, bool is_odd) {
+  float sum = is_odd ? second : first;
+  sum += __shfl_xor_sync(kAllLanes, is_odd ? first : second, 1);
+  sum += __shfl_xor_sync(kAllLanes, sum, 2);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 4);
 }
+
+__device__ float dot(const float4& a, const float* b) {
+  return a.x * b[0] + a.y * b[1] + a.z * b[2] + a.w * b[3];
+}
+
+__device__ void scale(float* x, float factor) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] *= factor;
+  }
+}
+
+__device__ void add_scaled(float* x, const float4& a, float factor) {
+  x[0] += a.x * factor;
+  x[1] += a.y * factor;
+  x[2] += a.z * factor;
+  x[3] += a.w * factor;
+}
+
+/// A thread's keys of two columns of a head's matrix.
+template <int kKeyDim>
+struct ColumnPair {
+  static constexpr int kKeys = kKeyDim / kParts;
+  float state[kThreadColumns][kKeys];
+
+  /// One row: forgets, corrects, and returns the result of the thread's own column (sum_parts).
+  /// `k` and `q`: the thread's part of the row's; `v`: of its own column.
+  __device__ float step(const float4* k, const float4* q, float v, float decay, float beta,
+                        bool is_odd) {
+    float predicted[kThreadColumns] = {};
+#pragma unroll
+    for (int i = 0; i < kKeys; i += 4) {
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) {
+        scale(state[c] + i, decay);
+        predicted[c] += dot(k[i / 4], state[c] + i);
+      }
+    }
+    const float delta = beta * (v - sum_parts(predicted[0], predicted[1], is_odd));
+    const float other = __shfl_xor_sync(kAllLanes, delta, 1);
+    const float deltas[kThreadColumns] = {is_odd ? other : delta, is_odd ? delta : other};
+    float out[kThreadColumns] = {};
+#pragma unroll
+    for (int i = 0; i < kKeys; i += 4) {
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) {
+        add_scaled(state[c] + i, k[i / 4], deltas[c]);
+        out[c] += dot(q[i / 4], state[c] + i);
+      }
+    }
+    return sum_parts(out[0], out[1], is_odd);
+  }
+};
 
 /// A block a span, head and 32 columns; the blocks behind those columns keep the convolution's
 /// state.
 template <int kKeyDim>
 __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParams params) {
-  constexpr int kPerPart = kKeyDim / kParts;
+  constexpr int kKeys = ColumnPair<kKeyDim>::kKeys;
+  constexpr int kPartStride = RowBatch<kKeyDim>::kPartStride / 4;
   __shared__ RowBatch<kKeyDim> batches[kBatches];
   const GatedDeltaNetShape& shape = params.shape;
   if (blockIdx.x >= params.control->num_spans || params.abort->aborted != 0) {
@@ -222,22 +377,34 @@ __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParam
   }
   const std::int64_t head = blockIdx.y;
   const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.z) * kColumns;
-  const int part = static_cast<int>(threadIdx.x) % kParts;
-  const int column = static_cast<int>(threadIdx.x) / kParts;
-  float* const matrix = params.recurrent_states + span.slot * recurrent_state_floats(shape) +
-                        head * shape.k_head_dim * shape.v_head_dim +
-                        (first_column + column) * kParts + part;
-  const std::int64_t stride = shape.v_head_dim * kParts;
   BatchReader<kKeyDim> reader(params, head, first_column);
   const auto rows_from = [&](std::uint32_t first) {
     return static_cast<int>(min(span.num_rows - first, std::uint32_t{kRowBatch}));
   };
   reader.start(span.first_row, rows_from(0), batches[0]);
-  float state[kPerPart];
+
+  const int part = static_cast<int>(threadIdx.x) % kParts;
+  const bool is_odd = part % 2 != 0;
+  const int column = static_cast<int>(threadIdx.x) / kWarpSize * kWarpColumns +
+                     static_cast<int>(threadIdx.x) % kWarpSize / kParts;
+  const int own_column = column + (is_odd ? kColumnStep : 0);
+  float* const matrix =
+      params.recurrent_states + span.slot * recurrent_state_floats(shape) +
+      head * shape.k_head_dim * shape.v_head_dim +
+      (part / kQuarters * kKeys * shape.v_head_dim + first_column + column) * kQuarters +
+      part % kQuarters;
+  const std::int64_t stride = shape.v_head_dim * kQuarters;
+  ColumnPair<kKeyDim> columns;
 #pragma unroll
-  for (int i = 0; i < kPerPart; ++i) {
-    state[i] = span.start_position == 0 ? 0.0F : matrix[i * stride];
+  for (int i = 0; i < kKeys; ++i) {
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      const float* element = matrix + i * stride + c * kColumnStep * kQuarters;
+      columns.state[c][i] = span.start_position == 0 ? 0.0F : *element;
+    }
   }
+  float* out = params.heads + span.first_row * shape.value_dim() + head * shape.v_head_dim +
+               first_column + own_column;
   for (std::uint32_t first = 0; first < span.num_rows; first += kRowBatch) {
     const int num_rows = rows_from(first);
     RowBatch<kKeyDim>& batch = batches[first / kRowBatch % kBatches];
@@ -247,45 +414,25 @@ __global__ void __launch_bounds__(kThreads) delta_rule_kernel(GatedDeltaNetParam
     if (next < span.num_rows) {
       reader.start(span.first_row + next, rows_from(next), batches[next / kRowBatch % kBatches]);
     }
+    // Unrolled, so that a row's result is summed up while the next row begins.
+#pragma unroll 4
     for (int r = 0; r < num_rows; ++r) {
-      const float4* k = batch.k[r] + part * RowBatch<kKeyDim>::kPartStride / 4;
-      const float4* q = batch.q[r] + part * RowBatch<kKeyDim>::kPartStride / 4;
       const auto* v = reinterpret_cast<const float*>(batch.v[r]);
-      const float decay = batch.decay[r];
-      float predicted = 0.0F;
-#pragma unroll
-      for (int i = 0; i < kPerPart; i += 4) {
-        const float4 key = k[i / 4];
-        state[i] *= decay;
-        state[i + 1] *= decay;
-        state[i + 2] *= decay;
-        state[i + 3] *= decay;
-        predicted +=
-            key.x * state[i] + key.y * state[i + 1] + key.z * state[i + 2] + key.w * state[i + 3];
+      const float value =
+          columns.step(batch.k[r] + part * kPartStride, batch.q[r] + part * kPartStride,
+                       v[own_column], batch.decay[r], batch.beta[r], is_odd);
+      if (part < kThreadColumns) {
+        *out = value;
       }
-      const float delta = batch.beta[r] * (v[column] - sum_parts(predicted));
-      float out = 0.0F;
-#pragma unroll
-      for (int i = 0; i < kPerPart; i += 4) {
-        const float4 key = k[i / 4];
-        const float4 query = q[i / 4];
-        state[i] += key.x * delta;
-        state[i + 1] += key.y * delta;
-        state[i + 2] += key.z * delta;
-        state[i + 3] += key.w * delta;
-        out += query.x * state[i] + query.y * state[i + 1] + query.z * state[i + 2] +
-               query.w * state[i + 3];
-      }
-      out = sum_parts(out);
-      if (part == 0) {
-        params.heads[(span.first_row + first + r) * shape.value_dim() + head * shape.v_head_dim +
-                     first_column + column] = out;
-      }
+      out += shape.value_dim();
     }
   }
 #pragma unroll
-  for (int i = 0; i < kPerPart; ++i) {
-    matrix[i * stride] = state[i];
+  for (int i = 0; i < kKeys; ++i) {
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      matrix[i * stride + c * kColumnStep * kQuarters] = columns.state[c][i];
+    }
   }
 }
 
@@ -333,10 +480,17 @@ Status launch_gated_delta_net(const GatedDeltaNetParams& params, device::CudaStr
   }
   const auto num_rows = static_cast<unsigned>(params.max_rows);
   const std::int64_t num_heads = 2 * shape.num_k_heads + shape.num_v_heads;
+  // Few rows are of as many sequences, and want to be worked on at once.
+  const int rows_per_warp = num_rows > kFewRows ? kRowsPerWarp : 1;
+  const bool is_usual = shape.conv_kernel <= kUsualTaps &&
+                        std::max(shape.k_head_dim, shape.v_head_dim) <= kUsualHeadDim;
+  const auto convolution = is_usual ? convolution_kernel<kUsualHeadDim / kWarpSize, kUsualTaps>
+                                    : convolution_kernel<kMaxHeadDim / kWarpSize, kMaxConvKernel>;
   auto status =
-      launch(convolution_kernel,
-             {.grid = dim3(num_rows, blocks_of(num_heads, kWarps)), .block = dim3(kThreads)},
-             stream, "gated_delta_net_convolution", params);
+      launch(convolution,
+             {.grid = dim3(blocks_of(num_rows, rows_per_warp), blocks_of(num_heads, kWarps)),
+              .block = dim3(kThreads)},
+             stream, "gated_delta_net_convolution", params, rows_per_warp);
   const auto kernel = shape.k_head_dim == 64    ? delta_rule_kernel<64>
                       : shape.k_head_dim == 128 ? delta_rule_kernel<128>
                                                 : delta_rule_kernel<256>;

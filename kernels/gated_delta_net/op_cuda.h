@@ -21,13 +21,15 @@ constexpr std::int64_t recurrent_state_floats(const GatedDeltaNetShape& shape) {
 
 /// Columns that a block of the kernel has.
 inline constexpr std::int64_t kDeltaColumns = 32;
+inline constexpr std::int64_t kMaxHeadDim = 256;
 
 /// Whether the GPU has kernels for the shape.
 constexpr bool is_supported(const GatedDeltaNetShape& shape) {
   return (shape.k_head_dim == 64 || shape.k_head_dim == 128 || shape.k_head_dim == 256) &&
-         shape.v_head_dim > 0 && shape.v_head_dim % kDeltaColumns == 0 && shape.num_k_heads > 0 &&
-         shape.num_v_heads > 0 && shape.num_v_heads % shape.num_k_heads == 0 &&
-         shape.conv_kernel >= 2 && shape.conv_kernel <= kMaxConvKernel;
+         shape.v_head_dim > 0 && shape.v_head_dim % kDeltaColumns == 0 &&
+         shape.v_head_dim <= kMaxHeadDim && shape.num_k_heads > 0 && shape.num_v_heads > 0 &&
+         shape.num_v_heads % shape.num_k_heads == 0 && shape.conv_kernel >= 2 &&
+         shape.conv_kernel <= kMaxConvKernel;
 }
 
 /// A layer's rows of one lane. States lie by slot and are updated in place: a slot's rows run in
@@ -55,7 +57,8 @@ struct GatedDeltaNetParams {
 };
 /// A row's result depends on its own sequence only, bit for bit: not on other spans or the cutting
 /// of a prompt. Writes nothing if the epoch is aborted. kInvalidArgument for shapes the kernels
-/// don't have: k_head_dim is 64, 128 or 256, v_head_dim a multiple of 32.
+/// don't have: k_head_dim is 64, 128 or 256, v_head_dim a multiple of 32 up to
+/// 256.
 Status launch_gated_delta_net(const GatedDeltaNetParams& params, device::CudaStream stream);
 
 }  // namespace fastfd::kernels::cuda

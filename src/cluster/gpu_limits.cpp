@@ -20,7 +20,7 @@ std::string attention_that_gpus_lack(const model::ModelSpec& spec) {
       (!kernels::cuda::is_supported(delta) || delta.row_dim() % kGroup != 0)) {
     return fmt::format(
         "gated delta net layers of {} heads, {} wide, over keys {} wide (multiples of 4, multiples "
-        "of 32, and 64, 128 or 256 can)",
+        "of 32 up to 256, and 64, 128 or 256 can)",
         delta.num_v_heads, delta.v_head_dim, delta.k_head_dim);
   }
   if (spec.num_layers_of(model::AttentionKind::kFull) > 0 && spec.head_dim != 64 &&

@@ -10,7 +10,9 @@ namespace {
 using kernels::GatedDeltaNetShape;
 
 constexpr std::int64_t kNumSlots = 4;
-constexpr std::int64_t kBucket = 96;  // more rows and spans than any launch has
+// More rows and spans than any launch has. In the larger one a warp convolves several rows.
+constexpr std::int64_t kBucket = 96;
+constexpr std::int64_t kLargeBucket = 300;
 
 /// A part of a sequence that one launch runs.
 struct Piece {
@@ -24,8 +26,9 @@ class Problem {
  public:
   static constexpr std::uint32_t kLength = 60;
 
-  explicit Problem(const GatedDeltaNetShape& shape)
+  explicit Problem(const GatedDeltaNetShape& shape, std::int64_t bucket = kBucket)
       : shape_(shape),
+        bucket_(bucket),
         projected_(to_bf16(random_floats(count(kNumSlots * kLength * shape.row_dim()), 11))),
         conv_weight_(random_floats(count(shape.conv_kernel * shape.conv_dim()), 1, 0.5F)),
         a_log_(random_floats(count(shape.num_v_heads), 2)),
@@ -59,21 +62,21 @@ class Problem {
     control.num_spans = static_cast<std::uint32_t>(spans.size());
     layout::AbortState abort;
     abort.aborted = aborted ? 1 : 0;
-    rows.resize(count(kBucket), {.slot = 0, .position = 7});
-    spans.resize(count(kBucket), {.first_row = 0, .num_rows = 1, .start_position = 7, .slot = 0});
-    projected.resize(count(kBucket * shape_.row_dim()), bf16{0x7fc0});  // NaN
+    rows.resize(count(bucket_), {.slot = 0, .position = 7});
+    spans.resize(count(bucket_), {.first_row = 0, .num_rows = 1, .start_position = 7, .slot = 0});
+    projected.resize(count(bucket_ * shape_.row_dim()), bf16{0x7fc0});  // NaN
     const DeviceArray<layout::LaneControl> device_control(std::vector{control});
     const DeviceArray<layout::AbortState> device_abort(std::vector{abort});
     const DeviceArray<layout::LaneRow> device_rows(rows);
     const DeviceArray<layout::LaneSpan> device_spans(spans);
     const DeviceArray<bf16> device_projected(projected);
-    DeviceArray<float> mixed(count(kBucket * shape_.conv_dim()));
-    DeviceArray<float> heads(count(kBucket * shape_.value_dim()));
-    DeviceArray<bf16> out(count(kBucket * shape_.value_dim()));
+    DeviceArray<float> mixed(count(bucket_ * shape_.conv_dim()));
+    DeviceArray<float> heads(count(bucket_ * shape_.value_dim()));
+    DeviceArray<bf16> out(count(bucket_ * shape_.value_dim()));
     const Status status =
         kernels::cuda::launch_gated_delta_net({.shape = shape_,
-                                               .max_rows = kBucket,
-                                               .max_spans = kBucket,
+                                               .max_rows = bucket_,
+                                               .max_spans = bucket_,
                                                .control = device_control.data(),
                                                .abort = device_abort.data(),
                                                .rows = device_rows.data(),
@@ -140,6 +143,7 @@ class Problem {
   }
 
   GatedDeltaNetShape shape_;
+  std::int64_t bucket_;
   std::vector<bf16> projected_;
   std::vector<float> conv_weight_, a_log_, dt_bias_, norm_weight_;
   DeviceArray<float> device_conv_, device_a_log_, device_dt_bias_, device_norm_;
@@ -154,29 +158,31 @@ const std::vector<GatedDeltaNetShape> kShapes = {
 
 TEST(GatedDeltaNetCudaTest, EqualsTheReferenceHoweverThePromptIsCut) {
   for (const GatedDeltaNetShape& shape : kShapes) {
-    Problem whole(shape);
+    Problem whole(shape, kLargeBucket);
     const auto outs = whole.run({{.slot = 2, .start = 0, .num_rows = Problem::kLength}});
     const auto expected = whole.expected(2);
     EXPECT_LT(relative_error(outs[0], expected), 6e-3) << "bf16 outputs";
 
-    Problem cut(shape);
-    std::vector<float> joined;
-    std::uint32_t start = 0;
-    for (const std::uint32_t num_rows : {1, 1, 2, 9, 30, 1, 1, 15}) {
-      // Beside another sequence, whose pieces are others.
-      const auto parts = cut.run({{.slot = 0, .start = start / 2, .num_rows = 1},
-                                  {.slot = 2, .start = start, .num_rows = num_rows}});
-      joined.insert(joined.end(), parts[1].begin(), parts[1].end());
-      start += num_rows;
+    for (const std::int64_t bucket : {kBucket, kLargeBucket}) {
+      Problem cut(shape, bucket);
+      std::vector<float> joined;
+      std::uint32_t start = 0;
+      for (const std::uint32_t num_rows : {1, 1, 2, 9, 30, 1, 1, 15}) {
+        // Beside another sequence, whose pieces are others.
+        const auto parts = cut.run({{.slot = 0, .start = start / 2, .num_rows = 1},
+                                    {.slot = 2, .start = start, .num_rows = num_rows}});
+        joined.insert(joined.end(), parts[1].begin(), parts[1].end());
+        start += num_rows;
+      }
+      ASSERT_EQ(start, Problem::kLength);
+      EXPECT_EQ(joined, outs[0]) << "bit for bit";
     }
-    ASSERT_EQ(start, Problem::kLength);
-    EXPECT_EQ(joined, outs[0]) << "bit for bit";
   }
 }
 
 TEST(GatedDeltaNetCudaTest, SequencesBeginAnywhereInABatchAndDisturbNobody) {
   const GatedDeltaNetShape shape = kShapes[0];
-  Problem problem(shape);
+  Problem problem(shape, kLargeBucket);
   problem.run({{.slot = 3, .start = 0, .num_rows = 20}});
   // Slot 1 begins behind slot 3's rows; slot 0 has never been anything but NaN.
   const auto outs = problem.run({{.slot = 3, .start = 20, .num_rows = 1},
@@ -209,6 +215,8 @@ TEST(GatedDeltaNetCudaTest, RefusesShapesWithoutAKernel) {
                .num_k_heads = 1, .num_v_heads = 1, .k_head_dim = 64, .v_head_dim = 48},
            GatedDeltaNetShape{
                .num_k_heads = 2, .num_v_heads = 3, .k_head_dim = 64, .v_head_dim = 32},
+           GatedDeltaNetShape{
+               .num_k_heads = 1, .num_v_heads = 1, .k_head_dim = 64, .v_head_dim = 288},
        }) {
     EXPECT_FALSE(kernels::cuda::is_supported(shape));
     EXPECT_EQ(kernels::cuda::launch_gated_delta_net({.shape = shape}, nullptr).code(),

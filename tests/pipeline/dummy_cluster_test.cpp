@@ -146,7 +146,7 @@ TEST_F(GpuLimitsTest, DeltaNetsOfAnotherShapeAreRefused) {
   hybrid["linear_key_head_dim"] = 96;
   EXPECT_EQ(lacking(hybrid),
             "gated delta net layers of 4 heads, 32 wide, over keys 96 wide (multiples of 4, "
-            "multiples of 32, and 64, 128 or 256 can)");
+            "multiples of 32 up to 256, and 64, 128 or 256 can)");
 }
 
 }  // namespace
