@@ -11,6 +11,10 @@ Golden load_golden(const std::filesystem::path& model_dir) {
   Golden golden;
   golden.max_new_tokens = json.at("max_new_tokens");
   golden.stop_ids = json.at("stop_ids").get<std::vector<TokenId>>();
+  if (const auto error = json.find("bfloat16_error"); error != json.end()) {
+    golden.bfloat16_error = {error->at("positions"), error->at("median"), error->at("p90"),
+                             error->at("different")};
+  }
   for (const auto& entry : json.at("prompts")) {
     GoldenPrompt prompt;
     prompt.id = entry.at("id");

@@ -19,8 +19,20 @@ struct GoldenPrompt {
   std::vector<std::vector<TokenLogprob>> top;  ///< of the first positions, descending
 };
 
+/// How far transformers' own bf16 arithmetic is from its float32 one along the same answers, at the
+/// positions where the likeliest token leads by at least kClearLead. Of the log-probability of that
+/// token.
+struct Bfloat16Error {
+  static constexpr double kClearLead = 0.1;
+  std::size_t positions = 0;
+  double median = 0.0;
+  double p90 = 0.0;
+  std::size_t different = 0;  ///< positions at which another token is the likeliest
+};
+
 struct Golden {
   std::uint32_t max_new_tokens = 0;
+  Bfloat16Error bfloat16_error;  ///< of tests/reference/models only
   std::vector<TokenId> stop_ids;
   std::vector<GoldenPrompt> prompts;
 };

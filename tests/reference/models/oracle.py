@@ -10,6 +10,8 @@ LENGTHS = (1, 2, 9, 33, 70, 130)
 SHARED = (48, 71)  # tokens of a prefix, length of a second prompt that has it
 # Another engine adds in another order, so a path without near-ties is one that it must reproduce.
 SMALLEST_LEAD = 0.02
+# Where rounding to bf16 should not change the token.
+CLEAR_LEAD = 0.1
 # A model that only repeats itself would hide much.
 FEWEST_DISTINCT = 8
 
@@ -85,3 +87,25 @@ def golden(model, spec, seed):
         if used != set(range(num_experts)):
             raise SystemExit(f"{spec.name}: {layer}: experts {sorted(used)} of {num_experts} are used; change its seed")
     return prompts
+
+
+@torch.no_grad()
+def bfloat16_error(model, prompts, keep_float32):
+    """What transformers' own bf16 arithmetic makes of the same answers, where the lead is clear: how far the
+    log-probability of float32's token is off (median, 90th percentile), how often another token is likelier.
+    Changes the model."""
+    for name, parameter in model.named_parameters():
+        if not name.endswith(keep_float32 or "\0"):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    errors, different = [], 0
+    for prompt in prompts:
+        ids, length = prompt["prompt_ids"] + prompt["output_ids"], len(prompt["prompt_ids"])
+        rows = model(torch.tensor([ids]), use_cache=False).logits[0].float().log_softmax(-1)
+        for position, (token, likeliest) in enumerate(zip(prompt["output_ids"], prompt["top"])):
+            if likeliest[0][1] - likeliest[1][1] >= CLEAR_LEAD:
+                row = rows[length - 1 + position]
+                errors.append(abs(float(row[token]) - likeliest[0][1]))
+                different += int(row.argmax()) != token
+    errors.sort()
+    return {"positions": len(errors), "median": round(errors[len(errors) // 2], 4),
+            "p90": round(errors[len(errors) * 9 // 10], 4), "different": different}
