@@ -37,16 +37,18 @@ void check_heads(const HfConfig& config, const ModelSpec& spec, bool head_dim_is
   }
 }
 
-void check_layer_types(const HfConfig& config, const nlohmann::json& types, const ModelSpec& spec) {
-  if (!types.is_array()) {
-    config.fail("layer_types", "is not a list", kRemedy);
+/// Of every model, also of one whose layers are all alike: a list of another length is another
+/// model's.
+void check_layer_count(const HfConfig& config, const ModelSpec& spec) {
+  const nlohmann::json* types = config.find("layer_types");
+  if (types != nullptr && (!types->is_array() || types->size() != spec.num_layers)) {
+    config.fail("layer_types",
+                fmt::format("is not a list of num_hidden_layers = {} names", spec.num_layers),
+                kRemedy);
   }
-  if (types.size() != spec.num_layers) {
-    config.fail(
-        "layer_types",
-        fmt::format("names {} layers, but num_hidden_layers is {}", types.size(), spec.num_layers),
-        kRemedy);
-  }
+}
+
+void check_layer_types(const HfConfig& config, const nlohmann::json& types) {
   for (const auto& type : types) {
     if (type != kFullAttention && type != kSlidingAttention) {
       config.fail("layer_types", fmt::format("{} is not supported", quote_name(type.dump())),
@@ -63,6 +65,7 @@ void read_decoder(const HfConfig& config, const DecoderDefaults& defaults, Model
   spec.hidden_dim = config.count("hidden_size", 1, kMostHidden);
   spec.num_layers = config.count("num_hidden_layers", 1, kMostLayers);
   spec.layers.assign(spec.num_layers, {.ffn = FfnKind::kDense});
+  check_layer_count(config, spec);
   spec.num_q_heads = config.count("num_attention_heads", 1, kMostHeads);
   spec.num_kv_heads = config.count_or(
       "num_key_value_heads", defaults.num_kv_heads != 0 ? defaults.num_kv_heads : spec.num_q_heads,
@@ -132,7 +135,7 @@ void read_sliding_window(const HfConfig& config, const WindowDefaults& defaults,
       config.count_or("sliding_window", is_null ? 0 : defaults.default_window, 0, 1U << 30);
   const nlohmann::json* types = defaults.reads_layer_types ? config.find("layer_types") : nullptr;
   if (types != nullptr) {
-    check_layer_types(config, *types, spec);
+    check_layer_types(config, *types);
   }
   if (!config.flag_or("use_sliding_window", defaults.default_use) || window >= spec.max_positions) {
     return;

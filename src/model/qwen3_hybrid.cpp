@@ -17,11 +17,6 @@ const std::string kRemedy = "use the config.json that belongs to the checkpoint"
 void read_hybrid_layers(const HfConfig& config, ModelSpec& spec) {
   const std::uint32_t interval = config.count_or("full_attention_interval", 4, 1, kMostLayers);
   const nlohmann::json* types = config.find("layer_types");
-  if (types != nullptr && (!types->is_array() || types->size() != spec.num_layers)) {
-    config.fail("layer_types",
-                fmt::format("is not a list of num_hidden_layers = {} names", spec.num_layers),
-                kRemedy);
-  }
   for (std::uint32_t layer = 0; layer < spec.num_layers; ++layer) {
     bool is_full = (layer + 1) % interval == 0;
     if (types != nullptr) {

@@ -62,6 +62,9 @@ void read_llama3(const HfConfig& scaling, RopeParams& rope) {
 void read_scaling(const HfConfig& config, const HfConfig& scaling, const ModelSpec& spec,
                   RopeParams& rope) {
   const std::string type = read_type(scaling);
+  if (type == "dynamic") {
+    scaling.number("factor", 1e-6, kLargestFactor);  // unused up to max_position_embeddings
+  }
   if (type == "default" || type == "dynamic") {
     return;
   }
@@ -80,6 +83,9 @@ void read_scaling(const HfConfig& config, const HfConfig& scaling, const ModelSp
   if (type == "linear") {
     rope.scaling = RopeScaling::kLinear;
   } else if (type == "yarn") {
+    if (rope.theta == 1.0) {
+      config.fail("rope_theta", "is 1, with which YaRN has no frequencies to tell apart", kRemedy);
+    }
     read_yarn(scaling, rope);
   } else {
     read_llama3(scaling, rope);
@@ -93,6 +99,16 @@ void refuse_nesting(const HfConfig& config, const HfConfig& parameters) {
       config.fail("rope_parameters", "differ by layer type, which is not supported",
                   "use a model with one rotary embedding");
     }
+  }
+}
+
+/// transformers would take rope_scaling then and forget the theta of the other.
+void refuse_two_places(const HfConfig& config) {
+  const nlohmann::json* scaling = config.find("rope_scaling");
+  const nlohmann::json* parameters = config.find("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr && !scaling->empty() && *scaling != *parameters) {
+    config.fail("rope_scaling", "stands beside rope_parameters and says something else",
+                "move its keys into rope_parameters");
   }
 }
 
@@ -116,6 +132,7 @@ double read_rope_score_factor(const HfConfig& config) {
 
 void read_rope(const HfConfig& config, double default_theta, double default_rotary_factor,
                ModelSpec& spec) {
+  refuse_two_places(config);
   RopeParams& rope = spec.rope;
   rope.theta = config.number_or("rope_theta", default_theta, 1.0, kLargestTheta);
   double rotated = config.number_or("partial_rotary_factor", default_rotary_factor, 1e-6, 1.0);

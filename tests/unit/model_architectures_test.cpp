@@ -206,7 +206,8 @@ TEST_F(ArchitectureTest, WindowsThatHideNothingAreNoWindows) {
   qwen["layer_types"][1] = "chunked_attention";
   EXPECT_THAT(error_of(qwen), HasSubstr("layer_types: '\"chunked_attention\"' is not supported"));
   qwen["layer_types"] = {"full_attention"};
-  EXPECT_THAT(error_of(qwen), HasSubstr("layer_types: names 1 layers, but num_hidden_layers is 3"));
+  EXPECT_THAT(error_of(qwen),
+              HasSubstr("layer_types: is not a list of num_hidden_layers = 3 names"));
   // Those of Qwen2-MoE come by turns.
   nlohmann::json moe = with_experts("Qwen2MoeForCausalLM", {{"moe_intermediate_size", 8},
                                                             {"shared_expert_intermediate_size", 8},
