@@ -126,9 +126,10 @@ class SumWarps {
     find_rows();
   }
 
-  /// sums = sums * factors + weights * tokens.
+  /// sums = sums * factors + weights * tokens. Both are visible to the tensor cores: whoever scored
+  /// has seen the tokens and fenced before it handed out the weights. A fence here would wait for
+  /// the copies that this thread has under way.
   __device__ __forceinline__ void add(int stage, int slot, bool is_first) {
-    async_proxy_fence();
     if (!is_first) {
       const float factors[2] = {shared_.factors[slot][first_row_],
                                 shared_.factors[slot][first_row_ + 8]};

@@ -93,6 +93,13 @@ class GpuLane {
   float* delta_mixed() const { return delta_mixed_.as<float>(); }
   float* delta_heads() const { return delta_heads_.as<float>(); }
   bf16* delta_out() const { return delta_out_.as<bf16>(); }
+  float* latent_q_down() const { return latent_q_down_.as<float>(); }
+  bf16* latent_q_normed() const { return latent_q_normed_.as<bf16>(); }
+  bf16* latent_q() const { return latent_q_.as<bf16>(); }
+  float* latent_kv() const { return latent_kv_.as<float>(); }
+  bf16* latent_queries() const { return latent_queries_.as<bf16>(); }
+  bf16* latent_sums() const { return latent_sums_.as<bf16>(); }
+  bf16* latent_values() const { return latent_values_.as<bf16>(); }
   float* inverse_rms() const { return inverse_rms_.as<float>(); }
   bf16* shared_gate_up() const { return shared_gate_up_.as<bf16>(); }
   bf16* shared_hidden() const { return shared_hidden_.as<bf16>(); }
@@ -147,6 +154,8 @@ class GpuLane {
   device::DeviceBuffer residual_, normed_, qkv_, q_, attention_out_;
   device::DeviceBuffer gate_;  // of attention with an output gate
   device::DeviceBuffer delta_projected_, delta_mixed_, delta_heads_, delta_out_;
+  device::DeviceBuffer latent_q_down_, latent_q_normed_, latent_q_, latent_kv_;
+  device::DeviceBuffer latent_queries_, latent_sums_, latent_values_;
   device::DeviceBuffer inverse_rms_;                     // of norms over whole projections
   device::DeviceBuffer shared_gate_up_, shared_hidden_;  // of shared experts
   device::DeviceBuffer row_index_, sent_rows_, partial_logits_, counters_, ready_;

@@ -69,6 +69,7 @@ GpuRunner::GpuRunner(const AttentionServerOptions& options, const model::ModelSp
   }
   const device::DeviceStream& stream = lanes_[0]->device_stream();
   full_attention_.emplace(options, spec, gpu, stream);
+  latent_attention_.emplace(options, spec, gpu, stream);
   gated_delta_net_.emplace(options, spec, device);
   upload_once(timeout_ns_, device, stream, std::vector<std::uint64_t>{kWaitLimitNs});
   check_residency();
@@ -179,7 +180,7 @@ Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t buck
     case model::AttentionKind::kGatedDeltaNet:
       return gated_delta_net_->run(rows, weights.gated_delta_net);
     case model::AttentionKind::kLatent:
-      break;
+      return latent_attention_->run(rows, weights.latent);
   }
   return {StatusCode::kInternal,
           fmt::format("layer {} has attention that GPUs don't compute", layer)};
@@ -198,6 +199,9 @@ cuda::RouterParams GpuRunner::router_of(std::uint32_t layer) const {
           .top_k = spec_.experts_per_token,
           .renormalize = spec_.router.renormalize,
           .scaling_factor = spec_.router.scaling_factor,
+          .num_groups = spec_.router.num_groups,
+          .top_groups = spec_.router.top_groups,
+          .group_score = spec_.router.group_score,
           .weights = weights.router,
           .correction_bias = weights.correction_bias};
 }

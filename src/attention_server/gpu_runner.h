@@ -11,6 +11,7 @@
 #include "attention_server/gpu_full_attention.h"
 #include "attention_server/gpu_gated_delta_net.h"
 #include "attention_server/gpu_lane.h"
+#include "attention_server/gpu_latent_attention.h"
 #include "attention_server/piece_order.h"
 #include "attention_server/sequence_table.h"
 #include "fastfd/attention_server/gpu_attention_server.h"
@@ -116,6 +117,7 @@ class GpuRunner {
   PieceOrder piece_order_;
   // Made behind the lanes, whose stream they use; never empty afterwards.
   std::optional<GpuFullAttention> full_attention_;
+  std::optional<GpuLatentAttention> latent_attention_;
   std::optional<GpuGatedDeltaNet> gated_delta_net_;
   device::DeviceBuffer page_tables_;  // PageId [num_slots, pages_per_slot_]
   device::DeviceBuffer last_tokens_;  // TokenId [num_slots]

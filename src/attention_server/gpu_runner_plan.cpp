@@ -105,6 +105,9 @@ Status GpuRunner::apply_plan(GpuLane& lane, const LaneBatch& batch,
   }
   for (std::size_t i = 0; status && i < batch.copies.size(); ++i) {
     status = full_attention_->copy_page(lane.stream(), batch.copies[i]);
+    if (status) {
+      status = latent_attention_->copy_page(lane.stream(), batch.copies[i]);
+    }
   }
   return status;
 }

@@ -31,6 +31,10 @@ std::uint64_t total_bytes(const std::vector<Array>& arrays) {
 
 cuda::AttentionWorkspace GpuLane::make_workspace(const model::ModelSpec& spec,
                                                  const GpuLaneShape& shape) {
+  if (spec.num_layers_of(model::AttentionKind::kLatent) > 0) {
+    return cuda::AttentionWorkspace::of(cuda::latent_bucket(
+        shape.max_rows, shape.max_spans, shape.max_context, spec.latent.num_heads));
+  }
   return cuda::AttentionWorkspace::of({.max_rows = shape.max_rows,
                                        .max_spans = shape.max_spans,
                                        .max_context = shape.max_context,
@@ -49,6 +53,9 @@ std::vector<GpuLane::Array> GpuLane::arrays(const model::ModelSpec& spec,
   const auto delta_dim = [&](std::int64_t dim) {
     return spec.has_recurrent_state() ? static_cast<std::size_t>(dim) : 0;
   };
+  // Of models with latent attention; of the others nothing.
+  const auto& latent = spec.latent;
+  const std::size_t heads = rows * latent.num_heads;
   const std::size_t scratch =
       cuda::router_scratch_floats(shape.max_rows, spec.num_experts, spec.hidden_dim);
   return {
@@ -66,6 +73,13 @@ std::vector<GpuLane::Array> GpuLane::arrays(const model::ModelSpec& spec,
       {&GpuLane::delta_mixed_, bytes_of<float>(rows * delta_dim(delta.conv_dim()))},
       {&GpuLane::delta_heads_, bytes_of<float>(rows * delta_dim(delta.value_dim()))},
       {&GpuLane::delta_out_, bytes_of<bf16>(rows * delta_dim(delta.value_dim()))},
+      {&GpuLane::latent_q_down_, bytes_of<float>(rows * latent.q_rank)},
+      {&GpuLane::latent_q_normed_, bytes_of<bf16>(rows * latent.q_rank)},
+      {&GpuLane::latent_q_, bytes_of<bf16>(heads * latent.query_dim())},
+      {&GpuLane::latent_kv_, bytes_of<float>(rows * latent.row_dim())},
+      {&GpuLane::latent_queries_, bytes_of<bf16>(heads * latent.row_dim())},
+      {&GpuLane::latent_sums_, bytes_of<bf16>(heads * latent.kv_rank)},
+      {&GpuLane::latent_values_, bytes_of<bf16>(heads * latent.value_dim)},
       {&GpuLane::inverse_rms_,
        bytes_of<float>(spec.qk_norm == kernels::QkNorm::kWhole ? 2 * rows : 0)},
       {&GpuLane::shared_gate_up_, bytes_of<bf16>(rows * 2 * spec.shared_intermediate_dim)},
@@ -114,6 +128,7 @@ std::size_t GpuRunner::history_bytes(const AttentionServerOptions& options) {
 std::uint64_t GpuRunner::workspace_bytes(const AttentionServerOptions& options,
                                          const model::ModelSpec& spec) {
   return total_bytes(arrays(options, spec)) + GpuFullAttention::workspace_bytes(options, spec) +
+         GpuLatentAttention::workspace_bytes(options, spec) +
          kMaxLanes * GpuLane::num_bytes(spec, lane_shape(options, spec));
 }
 

@@ -148,6 +148,14 @@ void Blueprint::refuse_what_gpus_lack() const {
         "{}: attention.device: {} of {} can't be computed on GPUs; use device: cpu in both pools",
         config_.source.string(), lacking, spec_.architecture));
   }
+  const DType kv_dtype = config_.attention.kv_cache.dtype;
+  if (config_.on_gpus() && spec_.num_layers_of(model::AttentionKind::kLatent) > 0 &&
+      kv_dtype != DType::kBFloat16) {
+    throw config::ConfigError(
+        fmt::format("{}: attention.kv_cache.dtype: latent rows can't be kept in {} on GPUs; use "
+                    "bf16",
+                    config_.source.string(), to_string(kv_dtype)));
+  }
 }
 
 // Pages become resident as they are first used, so a pool that is too large would end the servers

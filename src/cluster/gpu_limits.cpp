@@ -10,10 +10,20 @@ namespace {
 constexpr std::uint32_t kTile = 128;
 constexpr std::uint32_t kMostHidden = 8192;
 constexpr std::uint32_t kGroup = 8;  // values that are loaded at once
+constexpr std::uint32_t kLatentRank = 512;
+constexpr std::uint32_t kLatentRope = 64;
+constexpr std::uint32_t kMostExpertGroups = 32;
 
 std::string attention_that_gpus_lack(const model::ModelSpec& spec) {
-  if (spec.num_layers_of(model::AttentionKind::kLatent) > 0) {
-    return "latent attention layers";
+  const auto& latent = spec.latent;
+  if (spec.num_layers_of(model::AttentionKind::kLatent) > 0 &&
+      (latent.kv_rank != kLatentRank || latent.rope_dim != kLatentRope ||
+       (latent.q_rank | latent.nope_dim | latent.value_dim) % kGroup != 0)) {
+    return fmt::format(
+        "latent attention over rows of {} + {} elements, with queries out of {}, {} of them not "
+        "rotated, and values of {} ({} + {} can, and multiples of {})",
+        latent.kv_rank, latent.rope_dim, latent.q_rank, latent.nope_dim, latent.value_dim,
+        kLatentRank, kLatentRope, kGroup);
   }
   const auto& delta = spec.gated_delta_net;
   if (spec.has_recurrent_state() &&
@@ -37,8 +47,9 @@ std::string what_gpus_lack(const model::ModelSpec& spec, std::uint32_t max_model
     return fmt::format("hidden_size {} (multiples of {} up to {} can)", spec.hidden_dim, kTile,
                        kMostHidden);
   }
-  if (spec.router.num_groups > 1) {
-    return "groups of experts";
+  if (spec.router.num_groups > kMostExpertGroups) {
+    return fmt::format("{} groups of experts (up to {} can)", spec.router.num_groups,
+                       kMostExpertGroups);
   }
   if (spec.shared_intermediate_dim % kGroup != 0) {
     return fmt::format("shared experts {} wide (multiples of {} can)", spec.shared_intermediate_dim,

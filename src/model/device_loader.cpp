@@ -57,6 +57,23 @@ DeviceFullAttention upload_full_attention(MatrixUploader& matrices, DeviceUpload
   return weights;
 }
 
+DeviceLatentAttention upload_latent_attention(MatrixUploader& matrices, const ModelSpec& spec,
+                                              const LatentAttentionTensors& tensors) {
+  DeviceLatentAttention weights;
+  if (tensors.q_down) {
+    weights.q_down = matrices.matrix(*tensors.q_down);
+  }
+  weights.q_norm = matrices.vector(tensors.q_norm);
+  weights.q = matrices.matrix(tensors.q);
+  weights.kv = matrices.matrix(tensors.kv);
+  weights.kv_norm = matrices.vector(tensors.kv_norm);
+  const HeadWeights heads = matrices.heads(tensors.kv_up, spec.latent);
+  weights.keys = heads.keys;
+  weights.values = heads.values;
+  weights.out = matrices.matrix(tensors.out);
+  return weights;
+}
+
 DeviceGatedDeltaNet upload_gated_delta_net(MatrixUploader& matrices, DeviceUploader& uploader,
                                            const ModelSpec& spec,
                                            const GatedDeltaNetTensors& tensors) {
@@ -90,7 +107,8 @@ DeviceAttentionLayer upload_layer(MatrixUploader& matrices, DeviceUploader& uplo
           upload_gated_delta_net(matrices, uploader, spec, tensors.gated_delta_net(layer));
       break;
     case AttentionKind::kLatent:
-      break;  // no GPU computes it, which was said before anything was loaded
+      weights.latent = upload_latent_attention(matrices, spec, tensors.latent_attention(layer));
+      break;
   }
   weights.post_norm = matrices.vector(tensors.post_norm(layer));
   if (spec.layers[layer].ffn == FfnKind::kExperts) {

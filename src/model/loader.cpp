@@ -89,25 +89,18 @@ FullAttentionWeights load_full_attention(WeightReader& reader, const ModelSpec& 
   return weights;
 }
 
-/// Cuts kv_b_proj, which has a head's key rows, then its value rows.
 void load_heads(WeightReader& reader, const LatentSpec& latent, const MatrixRef& kv_up,
                 LatentAttentionWeights& weights, device::HostArena& arena) {
-  const std::uint64_t rank = latent.kv_rank;
-  const std::uint64_t rows = latent.nope_dim + latent.value_dim;
-  std::vector<bf16> head(rows * rank);
-  std::vector<bf16> keys(rank * latent.nope_dim);
+  const std::int64_t rank = latent.kv_rank;
+  std::vector<bf16> keys(std::size_t{latent.kv_rank} * latent.nope_dim);
+  std::vector<bf16> values(std::size_t{latent.value_dim} * latent.kv_rank);
   reader.open(kv_up);
   for (std::uint32_t i = 0; i < latent.num_heads; ++i) {
-    reader.read_rows(kv_up, i * rows, rows, head.data());
-    for (std::uint64_t row = 0; row < latent.nope_dim; ++row) {
-      for (std::uint64_t col = 0; col < rank; ++col) {
-        keys[col * latent.nope_dim + row] = head[row * rank + col];
-      }
-    }
-    weights.keys.emplace_back(signed_dim(rank), latent.nope_dim, &arena);
-    weights.keys.back().pack_rows(0, signed_dim(rank), keys.data());
-    weights.values.emplace_back(latent.value_dim, signed_dim(rank), &arena);
-    weights.values.back().pack_rows(0, latent.value_dim, head.data() + latent.nope_dim * rank);
+    reader.read_head(kv_up, latent, i, keys.data(), values.data());
+    weights.keys.emplace_back(rank, latent.nope_dim, &arena);
+    weights.keys.back().pack_rows(0, rank, keys.data());
+    weights.values.emplace_back(latent.value_dim, rank, &arena);
+    weights.values.back().pack_rows(0, latent.value_dim, values.data());
   }
 }
 

@@ -26,6 +26,21 @@ const float* MatrixUploader::vectors(std::initializer_list<std::optional<TensorS
   return values.empty() ? nullptr : uploader_.put(values);
 }
 
+HeadWeights MatrixUploader::heads(const MatrixRef& kv_up, const LatentSpec& latent) {
+  const std::size_t num_keys = std::size_t{latent.kv_rank} * latent.nope_dim;
+  const std::size_t num_values = std::size_t{latent.value_dim} * latent.kv_rank;
+  bf16* keys = uploader_.reserve<bf16>(latent.num_heads * num_keys);
+  bf16* values = uploader_.reserve<bf16>(latent.num_heads * num_values);
+  host_.resize(num_keys + num_values);
+  reader_.open(kv_up);
+  for (std::uint32_t head = 0; head < latent.num_heads; ++head) {
+    reader_.read_head(kv_up, latent, head, host_.data(), host_.data() + num_keys);
+    uploader_.copy(keys + head * num_keys, host_.data(), num_keys);
+    uploader_.copy(values + head * num_values, host_.data() + num_keys, num_values);
+  }
+  return {keys, values};
+}
+
 bf16* MatrixUploader::into(bf16* to, const MatrixRef& matrix, std::uint64_t rows,
                            std::uint64_t cols) {
   reader_.open(matrix);

@@ -11,6 +11,12 @@
 
 namespace fastfd::model {
 
+/// kv_b_proj of latent attention, head by head.
+struct HeadWeights {
+  const bf16* keys = nullptr;    ///< [num_heads, kv_rank, nope_dim]
+  const bf16* values = nullptr;  ///< [num_heads, value_dim, kv_rank]
+};
+
 /// Puts a source's tensors into GPU memory, one after the other: what a file holds through one host
 /// buffer, what is made up by the GPU itself. Throws ModelError or DeviceError. One thread.
 class MatrixUploader {
@@ -36,6 +42,7 @@ class MatrixUploader {
   }
   /// Vectors one behind the other; nullptr if there is none.
   const float* vectors(std::initializer_list<std::optional<TensorShape>> tensors);
+  HeadWeights heads(const MatrixRef& kv_up, const LatentSpec& latent);
   /// Writes a matrix where there is room already (aligned to 16 bytes); returns the end.
   bf16* into(bf16* to, const MatrixRef& matrix) {
     return into(to, matrix, matrix.num_rows, matrix.num_cols);

@@ -115,6 +115,21 @@ std::vector<float> WeightReader::read_by_tap(const TensorShape& tensor) {
   return by_tap;
 }
 
+void WeightReader::read_head(const MatrixRef& kv_up, const LatentSpec& latent, std::uint32_t head,
+                             bf16* keys, bf16* values) {
+  const std::uint64_t rank = latent.kv_rank;
+  const std::uint64_t nope = latent.nope_dim;
+  const std::uint64_t first_row = head * (nope + latent.value_dim);
+  block_.resize(nope * rank);
+  read_rows(kv_up, first_row, nope, block_.data());
+  for (std::uint64_t row = 0; row < nope; ++row) {
+    for (std::uint64_t col = 0; col < rank; ++col) {
+      keys[col * nope + row] = block_[row * rank + col];
+    }
+  }
+  read_rows(kv_up, first_row + nope, latent.value_dim, values);
+}
+
 void WeightReader::read_matrix(const MatrixRef& matrix, std::vector<bf16>& out) {
   open(matrix);
   out.resize(matrix.num_rows * matrix.num_cols);

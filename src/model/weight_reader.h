@@ -25,6 +25,11 @@ class WeightReader {
   /// [channels, taps] of a convolution as [taps, channels].
   std::vector<float> read_by_tap(const TensorShape& tensor);
 
+  /// A head's keys, transposed, and its values out of the opened kv_b_proj, which has the key rows
+  /// and then the value rows of each head: [kv_rank, nope_dim] and [value_dim, kv_rank].
+  void read_head(const MatrixRef& kv_up, const LatentSpec& latent, std::uint32_t head, bf16* keys,
+                 bf16* values);
+
   /// `out` is resized to [num_rows, num_cols]; transposed, [num_cols, num_rows].
   void read_matrix(const MatrixRef& matrix, std::vector<bf16>& out);
 
@@ -49,7 +54,7 @@ class WeightReader {
 
   const TensorSource& source_;
   LoadReport* report_;
-  std::vector<bf16> block_;  // scratch of pack()
+  std::vector<bf16> block_;  // scratch of pack() and read_head()
   std::vector<bf16> rows_;   // scratch of read_rows(): whole rows, of which some columns are wanted
 };
 

@@ -251,6 +251,30 @@ class DummyModelTest : public ::testing::Test {
     EXPECT_GT(fp8.mean(), bf16.mean());
   }
 
+  /// Lanes, pieces, graphs and pages that don't suffice change no bit.
+  void compare_ways_to_run() const {
+    auto config = gpu_config("none");
+    const auto weights = cluster::load_cluster_weights(cluster::Blueprint(config));
+    config.scheduler.microbatches = 1;
+    const Answers expected = run(config, weights);
+    ASSERT_FALSE(HasFailure());
+    for (const std::uint32_t lanes : {2U, 4U}) {
+      for (const std::uint32_t chunk : {16U, 128U}) {
+        for (const bool graphs : {false, true}) {
+          config.scheduler.microbatches = lanes;
+          config.scheduler.prefill_chunk = chunk;
+          config.scheduler.graphs = graphs;
+          // Enough for the longest alone, not for all.
+          config.attention.kv_cache.pages = chunk == 16 ? 20 : 512;
+          const Difference other = compare(expected, run(config, weights));
+          fmt::print("{}", other.describe("lanes and pieces"));
+          EXPECT_EQ(other.num_equal, other.num_tokens) << lanes << " lanes, pieces of " << chunk;
+          EXPECT_EQ(other.worst, 0.0) << lanes << " lanes, pieces of " << chunk;
+        }
+      }
+    }
+  }
+
  private:
   test::TemporaryFolder folder_;
   std::vector<std::vector<TokenId>> prompts_;
@@ -324,30 +348,72 @@ TEST_F(DummyModelTest, HybridOfDeltaNetsAndGatedAttention) {
   compare_gpu_with_cpu();
 }
 
+/// DeepSeek-V2-Lite's attention: 16 heads, queries without a bottleneck; a dense layer, then
+/// experts and shared ones.
+nlohmann::json deepseek_v2_config() {
+  nlohmann::json config = config_of(qwen_shape(), {{"architectures", {"DeepseekV2ForCausalLM"}},
+                                                   {"num_experts", nullptr},
+                                                   {"norm_topk_prob", false},
+                                                   {"n_routed_experts", 64},
+                                                   {"num_experts_per_tok", 6},
+                                                   {"n_shared_experts", 2},
+                                                   {"first_k_dense_replace", 1},
+                                                   {"intermediate_size", 2048},
+                                                   {"kv_lora_rank", 512},
+                                                   {"qk_nope_head_dim", 128},
+                                                   {"qk_rope_head_dim", 64},
+                                                   {"v_head_dim", 128}});
+  config["q_lora_rank"] = nullptr;  // which a patch would leave out
+  return config;
+}
+
+TEST_F(DummyModelTest, DeepSeekV2LiteShaped) {
+  open(deepseek_v2_config());
+  compare_gpu_with_cpu();
+}
+
+// The best groups of experts by their best one; heads that tiles of 64 queries don't divide.
+TEST_F(DummyModelTest, DeepSeekV2WithGroups) {
+  auto config = deepseek_v2_config();
+  config.merge_patch({{"num_attention_heads", 20},
+                      {"num_hidden_layers", 2},
+                      {"q_lora_rank", 384},
+                      {"topk_method", "group_limited_greedy"},
+                      {"n_group", 8},
+                      {"topk_group", 3}});
+  open(config);
+  compare_gpu_with_cpu();
+}
+
+// 128 heads, queries through a bottleneck, groups by their two best experts with a bias.
+TEST_F(DummyModelTest, DeepSeekV3Shaped) {
+  auto config = deepseek_v2_config();
+  config.merge_patch({{"architectures", {"DeepseekV3ForCausalLM"}},
+                      {"num_attention_heads", 128},
+                      {"num_key_value_heads", 128},
+                      {"num_hidden_layers", 3},
+                      {"num_experts_per_tok", 8},
+                      {"norm_topk_prob", true},
+                      {"n_shared_experts", 1},
+                      {"q_lora_rank", 512},
+                      {"n_group", 8},
+                      {"topk_group", 4},
+                      {"routed_scaling_factor", 2.5}});
+  open(config);
+  compare_gpu_with_cpu();
+}
+
+// Pages of latents are copied, shared and written by pieces in any lane.
+TEST_F(DummyModelTest, LatentAttentionGivesTheSameInLanesPiecesAndAfterPreemption) {
+  open(deepseek_v2_config());
+  compare_ways_to_run();
+}
+
 // A recurrent state is read and written by every piece of a prompt, wherever it runs, and made
 // again for a sequence that was preempted.
 TEST_F(DummyModelTest, HybridGivesTheSameInLanesPiecesAndAfterPreemption) {
   open(hybrid_config());
-  auto config = gpu_config("none");
-  const auto weights = cluster::load_cluster_weights(cluster::Blueprint(config));
-  config.scheduler.microbatches = 1;
-  const Answers expected = run(config, weights);
-  ASSERT_FALSE(HasFailure());
-  for (const std::uint32_t lanes : {2U, 4U}) {
-    for (const std::uint32_t chunk : {16U, 128U}) {
-      for (const bool graphs : {false, true}) {
-        config.scheduler.microbatches = lanes;
-        config.scheduler.prefill_chunk = chunk;
-        config.scheduler.graphs = graphs;
-        // Enough for the longest alone, not for all.
-        config.attention.kv_cache.pages = chunk == 16 ? 20 : 512;
-        const Difference other = compare(expected, run(config, weights));
-        fmt::print("{}", other.describe("lanes and pieces"));
-        EXPECT_EQ(other.num_equal, other.num_tokens) << lanes << " lanes, pieces of " << chunk;
-        EXPECT_EQ(other.worst, 0.0) << lanes << " lanes, pieces of " << chunk;
-      }
-    }
-  }
+  compare_ways_to_run();
 }
 
 }  // namespace

@@ -135,6 +135,31 @@ TEST_F(GpuLimitsTest, ExpertsOfGptOssAreRefused) {
   EXPECT_EQ(lacking(gpt_oss), "biases and clamped activations of experts");
 }
 
+TEST_F(GpuLimitsTest, LatentAttentionOfAnotherShapeIsRefused) {
+  nlohmann::json deepseek = {{"architectures", {"DeepseekV3ForCausalLM"}},
+                             {"num_experts", nullptr},
+                             {"n_routed_experts", 64},
+                             {"intermediate_size", 128},
+                             {"n_group", 8},
+                             {"topk_group", 4},
+                             {"first_k_dense_replace", 1},
+                             {"q_lora_rank", 64},
+                             {"kv_lora_rank", 512},
+                             {"qk_nope_head_dim", 128},
+                             {"qk_rope_head_dim", 64},
+                             {"v_head_dim", 128}};
+  EXPECT_EQ(lacking(deepseek), "");
+  deepseek["kv_lora_rank"] = 256;
+  EXPECT_EQ(lacking(deepseek),
+            "latent attention over rows of 256 + 64 elements, with queries out of 64, 128 of them "
+            "not rotated, and values of 128 (512 + 64 can, and multiples of 8)");
+  deepseek["kv_lora_rank"] = 512;
+  deepseek["n_group"] = 64;
+  deepseek["topk_group"] = 64;
+  deepseek["n_routed_experts"] = 128;
+  EXPECT_EQ(lacking(deepseek), "64 groups of experts (up to 32 can)");
+}
+
 TEST_F(GpuLimitsTest, DeltaNetsOfAnotherShapeAreRefused) {
   nlohmann::json hybrid = {{"architectures", {"Qwen3_5MoeForCausalLM"}},
                            {"linear_num_key_heads", 2},

@@ -27,6 +27,18 @@ struct DeviceFullAttention {
   const float* out_bias = nullptr;  ///< [hidden_dim]
 };
 
+/// kv_b_proj is cut by heads into what queries absorb and what turns sums of latents into values.
+struct DeviceLatentAttention {
+  const bf16* q_down = nullptr;  ///< [q_rank, hidden_dim]
+  const float* q_norm = nullptr;
+  const bf16* q = nullptr;   ///< [num_heads * (nope + rope), q_rank or hidden_dim]
+  const bf16* kv = nullptr;  ///< [kv_rank + rope, hidden_dim]
+  const float* kv_norm = nullptr;
+  const bf16* keys = nullptr;    ///< [num_heads, kv_rank, nope]
+  const bf16* values = nullptr;  ///< [num_heads, value_dim, kv_rank]
+  const bf16* out = nullptr;     ///< [hidden_dim, num_heads * value_dim]
+};
+
 /// As kernels::cuda::GatedDeltaNetParams wants them.
 struct DeviceGatedDeltaNet {
   const bf16* in = nullptr;  ///< [row_dim, hidden_dim]
@@ -40,6 +52,7 @@ struct DeviceGatedDeltaNet {
 struct DeviceAttentionLayer {
   const float* input_norm = nullptr;       ///< [hidden_dim]
   DeviceFullAttention full;                ///< AttentionKind::kFull
+  DeviceLatentAttention latent;            ///< AttentionKind::kLatent
   DeviceGatedDeltaNet gated_delta_net;     ///< AttentionKind::kGatedDeltaNet
   const float* post_norm = nullptr;        ///< [hidden_dim]
   const bf16* router = nullptr;            ///< [num_experts, hidden_dim]
