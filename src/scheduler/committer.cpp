@@ -4,6 +4,14 @@
 #include <bit>
 
 namespace fastfd::scheduler {
+namespace {
+
+constexpr const char* kNoTokenError =
+    "The logits of the request's next token are NaN or infinite, or leave no token to choose; "
+    "check "
+    "the model's weights, or logit_bias and min_tokens of the request.";
+
+}  // namespace
 
 std::vector<TokenEvent> Committer::commit(const LaneResult& result) {
   std::vector<TokenEvent> events;
@@ -82,30 +90,38 @@ void Committer::commit_token(ServerRank server, const SampledToken& sampled,
   if (sampled.position != sequence->tokens.size()) {
     return;
   }
+  TokenEvent& event = events.emplace_back();
+  event.request = sequence->id;
+  event.token = sampled.token;
+  event.num_cached_tokens = sequence->num_cached_tokens;
+  if (sampled.token == kNoToken) {
+    event.finish = FinishReason::kError;
+    event.error = kNoTokenError;
+    end(*sequence);
+    return;
+  }
   sequence->tokens.push_back(sampled.token);
   sequence->committed_kv = sampled.position;
   publish_blocks(*sequence);
   ++state_.stats.tokens_generated;
-
-  TokenEvent& event = events.emplace_back();
-  event.request = sequence->id;
-  event.token = sampled.token;
   event.logprob = sampled.logprob;
   event.top_logprobs = sampled.top_logprobs;
-  event.num_cached_tokens = sequence->num_cached_tokens;
   event.finish = sequence->finish_after(sampled.token);
-  if (event.finish == FinishReason::kNone) {
-    return;
+  if (event.finish != FinishReason::kNone) {
+    ++state_.stats.requests_finished;
+    end(*sequence);
   }
-  ++state_.stats.requests_finished;
-  state_.forget_request(*sequence);
-  if (sequence->is_running()) {
-    state_.withdraw(sequence, Phase::kEnded);
+}
+
+void Committer::end(Sequence& sequence) {
+  state_.forget_request(sequence);
+  if (sequence.is_running()) {
+    state_.withdraw(&sequence, Phase::kEnded);
   } else {
-    if (sequence->phase == Phase::kDraining) {
-      state_.queue.remove(sequence);
+    if (sequence.phase == Phase::kDraining) {
+      state_.queue.remove(&sequence);
     }
-    sequence->phase = Phase::kEnded;
+    sequence.phase = Phase::kEnded;
   }
 }
 

@@ -23,6 +23,8 @@ class Committer {
   void commit_pieces(const ServerStep& server, LaneId lane);
   void commit_token(ServerRank server, const SampledToken& sampled,
                     std::vector<TokenEvent>& events);
+  /// The sequence has had its last token or event.
+  void end(Sequence& sequence);
   void publish_blocks(Sequence& sequence);
   void measure(StepInFlight& step, const LaneResult& result);
 

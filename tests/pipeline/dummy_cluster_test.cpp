@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -100,6 +101,53 @@ TEST_F(DummyClusterTest, Fp8ExpertsOnTheCpuAreRefused) {
     EXPECT_THAT(error.what(),
                 HasSubstr("c.yaml: model.quantization: fp8 needs both pools on GPUs"));
   }
+}
+
+// Of a broken checkpoint, or of a token whose activations overflow.
+TEST_F(DummyClusterTest, ARequestWhoseLogitsAreNoNumbersEndsAlone) {
+  constexpr TokenId kBroken = 7;
+  test::TinyCheckpointOptions options;
+  auto tensors = test::make_tiny_tensors(options);
+  auto& embedding = tensors.at("model.embed_tokens.weight");
+  embedding.values[kBroken * options.hidden_dim] = std::numeric_limits<float>::quiet_NaN();
+  test::write_file(folder_.path() / "config.json", test::make_tiny_config(options));
+  test::write_safetensors(folder_.path() / "model.safetensors", tensors);
+  config_.model.load_format = LoadFormat::kAuto;
+  const Blueprint blueprint(config_);
+  LocalCluster cluster(blueprint, load_cluster_weights(blueprint));
+  ASSERT_TRUE(cluster.wait_ready(30s));
+  std::vector<std::vector<TokenId>> answers;
+  for (const bool beside_a_broken_one : {false, true}) {
+    testing::Collector collector;
+    std::vector<RequestId> ids;
+    for (const TokenId last : {TokenId{6}, kBroken}) {
+      Request request;
+      request.id = cluster.engine().next_request_id();
+      request.prompt = {1, 2, 3, last};
+      request.max_tokens = 20;
+      request.sampling.temperature = 0.0F;
+      request.sampling.ignore_eos = true;
+      request.sampling.logit_bias = {{kBroken, -100.0F}};
+      request.arrival = std::chrono::steady_clock::now();
+      ids.push_back(request.id);
+      ASSERT_TRUE(cluster.engine().submit(std::move(request), &collector).is_ok());
+      if (!beside_a_broken_one) {
+        break;
+      }
+    }
+    ASSERT_TRUE(collector.wait_finished(ids.size(), 60s));
+    const auto good = collector.take(ids[0]);
+    EXPECT_EQ(good.error, "");
+    auto& tokens = answers.emplace_back();
+    for (const TokenEvent& event : good.tokens) {
+      tokens.push_back(event.token);
+    }
+    if (beside_a_broken_one) {
+      EXPECT_THAT(collector.take(ids[1]).error, HasSubstr("NaN or infinite"));
+    }
+  }
+  EXPECT_EQ(answers[0].size(), 20U);
+  EXPECT_EQ(answers[0], answers[1]);
 }
 
 class GpuLimitsTest : public DummyClusterTest {

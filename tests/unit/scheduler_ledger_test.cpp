@@ -38,6 +38,37 @@ TEST(SchedulerLedger, SlotsReturnWhenTheLastStepThatNamesThemCommits) {
   EXPECT_EQ(h.scheduler.stats().free_slots[0], 16U);
 }
 
+TEST(SchedulerLedger, ASequenceWithoutANextTokenEndsAloneAndGivesEverythingBack) {
+  SchedulerOptions options = Harness::small_options();
+  options.prefix_cache = false;
+  Harness h(options);
+  ASSERT_TRUE(h.submit(1, 16, 30).is_ok());
+  ASSERT_TRUE(h.submit(2, 16, 30).is_ok());
+  const auto plan = h.plan();
+  ASSERT_TRUE(plan.has_value());
+  const SlotId failing = opens_of(*plan).at(1).slot;
+  h.plan();  // one that names its row already
+  h.run();
+  auto result = h.cluster.deliver(0, 0);
+  ASSERT_TRUE(result.has_value());
+  for (SampledToken& sampled : result->tokens) {
+    sampled.token = sampled.slot == failing ? kNoToken : sampled.token;
+  }
+  const auto events = h.keep(h.scheduler.commit(*result));
+  ASSERT_EQ(events.size(), 2U);
+  for (const TokenEvent& event : events) {
+    EXPECT_EQ(event.finish, event.request == 1 ? FinishReason::kError : FinishReason::kNone);
+    EXPECT_EQ(event.error.empty(), event.request != 1);
+  }
+  h.commit_all();
+  h.drain();
+  EXPECT_EQ(h.tokens.count(1), 0U);
+  const Request other = Harness::request(2, 16, 30);
+  EXPECT_EQ(h.tokens[2], FakeCluster::reference(other, h.options.max_model_len).tokens);
+  EXPECT_EQ(h.free_pages(), 64U);
+  EXPECT_EQ(h.scheduler.stats().free_slots[0], 16U);
+}
+
 TEST(SchedulerLedger, SuccessorTakesTheSlotUnderANewGeneration) {
   SchedulerOptions options = Harness::small_options();
   options.max_sequences = 1;

@@ -151,6 +151,7 @@ struct StepPlan {
 };
 
 /// Token sampled for `slot` in a step. `position` is the sampled token's place in the sequence.
+/// kNoToken: its logits are no numbers or leave none, which ends the sequence.
 struct SampledToken {
   SlotId slot = 0;
   Generation generation = 0;
