@@ -183,7 +183,8 @@ TEST_F(DummyExpertsTest, AttentionWeightsAreTheOnesOfTheCpu) {
   EXPECT_EQ(read_back(gpu.final_norm, kHidden), cpu.final_norm);
   ASSERT_EQ(gpu.layers.size(), cpu.layers.size());
   const auto& packed = cpu.layers[1].full.qkv;
-  const auto qkv = read_back(gpu.layers[1].full.qkv, static_cast<std::size_t>(packed.n()) * kHidden);
+  const auto qkv =
+      read_back(gpu.layers[1].full.qkv, static_cast<std::size_t>(packed.n()) * kHidden);
   for (std::int64_t row = 0; row < packed.n(); ++row) {
     for (std::int64_t col = 0; col < kHidden; ++col) {
       ASSERT_EQ(qkv[static_cast<std::size_t>(row * kHidden + col)], packed.at(row, col));
@@ -283,8 +284,8 @@ TEST_F(Fp8CheckpointTest, DequantisedOnTheGpuAsOnTheCpu) {
   const auto cpu_attention = model::load_attention_weights(folder_.path(), spec);
   const auto gpu_attention = model::upload_attention_weights(folder_.path(), spec, device_);
   const auto& packed = cpu_attention.layers[0].full.out;
-  const auto out =
-      read_back(gpu_attention.layers[0].full.out, static_cast<std::size_t>(packed.n() * packed.k()));
+  const auto out = read_back(gpu_attention.layers[0].full.out,
+                             static_cast<std::size_t>(packed.n() * packed.k()));
   for (std::int64_t row = 0; row < packed.n(); ++row) {
     for (std::int64_t col = 0; col < packed.k(); ++col) {
       ASSERT_EQ(out[static_cast<std::size_t>(row * packed.k() + col)], packed.at(row, col));

@@ -62,8 +62,8 @@ class Blueprint {
   void refuse_what_does_not_fit() const;
   void refuse_empty_slices() const;
   void refuse_what_gpus_lack() const;
-  std::size_t kv_cache_bytes() const;         ///< of one attention server
-  std::uint32_t num_slots() const;            ///< likewise
+  std::size_t kv_cache_bytes() const;  ///< of one attention server
+  std::uint32_t num_slots() const;     ///< likewise
   bool uses_graphs() const;
   DType dispatch_dtype() const;
 

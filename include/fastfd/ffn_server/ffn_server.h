@@ -29,7 +29,7 @@ struct FfnServerOptions {
   std::uint32_t max_graph_rows = 0;
   /// GPU, co-located: lanes in which this attention server takes part are run on its streams
   /// (InlineExperts), not here.
-  std::optional<ServerRank> colocated_with;
+  std::optional<ServerRank> colocated_with = std::nullopt;
 };
 
 using FailureSink = std::function<void(Status)>;
