@@ -23,14 +23,6 @@ constexpr std::int64_t kKvHeads = 4;
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kHiddenDim = 2048;
 
-std::vector<bf16> bf16_normals(std::size_t count) {
-  std::vector<bf16> values;
-  for (const float value : normals(count, 1.0F)) {
-    values.push_back(bf16::from_float(value));
-  }
-  return values;
-}
-
 /// Bytes of bf16 or e4m3 numbers near 1 in size: no NaN, no zeros.
 std::vector<std::byte> kv_block(DType dtype) {
   constexpr std::size_t kBytes = 1 << 22;

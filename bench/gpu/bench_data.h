@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fastfd/core/dtype.h"
 #include "timing.cuh"
 
 namespace fastfd::bench {
@@ -48,6 +49,14 @@ inline std::vector<float> normals(std::size_t count, float scale) {
   std::vector<float> values(count);
   for (float& value : values) {
     value = normal(engine);
+  }
+  return values;
+}
+
+inline std::vector<bf16> bf16_normals(std::size_t count, float scale = 1.0F) {
+  std::vector<bf16> values;
+  for (const float value : normals(count, scale)) {
+    values.push_back(bf16::from_float(value));
   }
   return values;
 }

@@ -21,14 +21,6 @@ constexpr int kLayers = 4;
 constexpr double kFloatFlopsPerSecond = 6.7e13;
 constexpr std::uint32_t kPosition = 1000;
 
-std::vector<bf16> bf16_normals(std::size_t count) {
-  std::vector<bf16> values;
-  for (const float value : normals(count, 0.5F)) {
-    values.push_back(bf16::from_float(value));
-  }
-  return values;
-}
-
 /// Spans of equal length, far into their sequences.
 void delta_net(const std::string& what, std::uint32_t num_spans, std::uint32_t rows_per_span) {
   const std::size_t num_rows = std::size_t{num_spans} * rows_per_span;
@@ -54,7 +46,7 @@ void delta_net(const std::string& what, std::uint32_t num_spans, std::uint32_t r
   DeviceBuffer<layout::LaneRow> device_rows(rows);
   DeviceBuffer<layout::LaneSpan> device_spans(spans);
   DeviceBuffer<bf16> projected(num_rows * count(kShape.row_dim()));
-  projected.repeat(bf16_normals(1 << 20));
+  projected.repeat(bf16_normals(1 << 20, 0.5F));
   DeviceBuffer<float> conv_weight(normals(count(kShape.conv_kernel * kShape.conv_dim()), 0.5F));
   DeviceBuffer<float> per_head(normals(count(kShape.num_v_heads), 1.0F));
   DeviceBuffer<float> norm(normals(count(kShape.v_head_dim), 1.0F));

@@ -18,14 +18,6 @@ namespace {
 using kernels::cuda::kLatentDim;
 using kernels::cuda::kLatentRowDim;
 
-std::vector<bf16> bf16_block() {
-  std::vector<bf16> values;
-  for (const float value : normals(std::size_t{1} << 21, 1.0F)) {
-    values.push_back(bf16::from_float(value));
-  }
-  return values;
-}
-
 struct Span {
   std::int64_t num_rows;
   std::int64_t start;
@@ -62,7 +54,7 @@ void attention(const std::string& what, const std::vector<Span>& spans, std::int
   layout::LaneControl control;
   control.num_rows = static_cast<std::uint32_t>(num_rows);
   control.num_spans = static_cast<std::uint32_t>(num_slots);
-  const auto block = bf16_block();
+  const auto block = bf16_normals(std::size_t{1} << 21);
   const std::size_t layer_values = tables.size() * kPageSize * kLatentRowDim;
   DeviceBuffer<bf16> pool(layer_values * kLayers);
   DeviceBuffer<bf16> queries(static_cast<std::size_t>(num_rows * num_heads * kLatentRowDim));

@@ -8,8 +8,7 @@ namespace {
 
 constexpr const char* kNoTokenError =
     "The logits of the request's next token are NaN or infinite, or leave no token to choose; "
-    "check "
-    "the model's weights, or logit_bias and min_tokens of the request.";
+    "check the model's weights, or logit_bias and min_tokens of the request.";
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include "device_array.h"
 #include "fastfd/core/dtype.h"
 #include "kernels/attention/op.h"
+#include "kernels/layout/lane_batch.h"
 #include "support/random_values.h"
 
 namespace fastfd::testing {
@@ -21,6 +22,17 @@ namespace fastfd::testing {
 using test::random_floats;
 using test::to_bf16;
 using test::to_floats;
+
+/// Rows of several sequences: a piece, decode rows, the first and the last of 300 positions.
+inline std::vector<layout::LaneRow> make_rows() {
+  std::vector<layout::LaneRow> rows;
+  for (std::uint32_t position = 10; position < 40; ++position) {
+    rows.push_back({.slot = 1, .position = position});
+  }
+  rows.push_back({.slot = 2, .position = 299});
+  rows.push_back({.slot = 0, .position = 0});
+  return rows;
+}
 
 inline std::uint8_t to_e4m3(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);

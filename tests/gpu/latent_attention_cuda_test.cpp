@@ -336,17 +336,6 @@ TEST(LatentAttentionCudaTest, ImpossibleShapesAreRefused) {
   EXPECT_EQ(code(), StatusCode::kInvalidArgument);
 }
 
-/// Rows of several sequences: a piece, decode rows, the first and the last position.
-std::vector<layout::LaneRow> make_rows() {
-  std::vector<layout::LaneRow> rows;
-  for (std::uint32_t position = 10; position < 40; ++position) {
-    rows.push_back({.slot = 1, .position = position});
-  }
-  rows.push_back({.slot = 2, .position = 299});
-  rows.push_back({.slot = 0, .position = 0});
-  return rows;
-}
-
 /// launch_latent_rows on random projections.
 class RowsRun {
  public:

@@ -25,17 +25,6 @@ constexpr std::int64_t kNumSlots = 3;
 constexpr float kKeyScale = 0.25F;
 constexpr float kValueScale = 0.5F;
 
-/// Rows of several sequences: a piece, decode rows, the first and the last position.
-std::vector<layout::LaneRow> make_rows() {
-  std::vector<layout::LaneRow> rows;
-  for (std::uint32_t position = 10; position < 40; ++position) {
-    rows.push_back({.slot = 1, .position = position});
-  }
-  rows.push_back({.slot = 2, .position = 299});
-  rows.push_back({.slot = 0, .position = 0});
-  return rows;
-}
-
 class RopeRun {
  public:
   explicit RopeRun(const RopeCase& rope_case)
