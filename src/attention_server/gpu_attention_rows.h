@@ -24,6 +24,17 @@ struct GpuAttentionRows {
   const layout::AbortState* abort = nullptr;
 };
 
+/// Between a layer's writes into pages and its reads: a piece reads what those before it have
+/// written, and may write before they have.
+inline Status meet_other_pieces(const GpuAttentionRows& rows) {
+  if (!rows.has_pieces) {
+    return Status::ok();
+  }
+  const device::DeviceStream& stream = rows.lane->device_stream();
+  auto status = rows.order->wait_for_others(rows.lane_id, rows.layer, stream);
+  return status ? rows.order->wrote(rows.lane_id, rows.layer, stream) : status;
+}
+
 /// c = a weights^T + bias for all rows of a lane; rows of a and c lie close together.
 struct GpuProjection {
   std::int64_t n = 0;

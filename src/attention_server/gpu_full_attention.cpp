@@ -2,9 +2,7 @@
 
 #include <cmath>
 
-#include "attention_server/gpu_setup.h"
 #include "kernels/attention/op_cuda.h"
-#include "kernels/rope/op.h"
 #include "kernels/rope/op_cuda.h"
 #include "kernels/sigmoid_gate/op_cuda.h"
 
@@ -26,23 +24,15 @@ GpuFullAttention::GpuFullAttention(const AttentionServerOptions& options,
   }
   const device::CudaDevice& device = gpu.device();
   kv_ = device::DeviceBuffer(device, std::size_t{2} * num_layers_ * pool_bytes_);
-  rope_cos_ = device::DeviceBuffer(device, angles_bytes(options, spec));
-  rope_sin_ = device::DeviceBuffer(device, angles_bytes(options, spec));
+  rope_ = GpuRopeTable(options.max_model_len, spec.rope, device, stream);
   require(cuda::prepare_paged_attention(), "attention kernels");
-  const auto table = kernels::RopeTable::make(options.max_model_len, spec.rope);
-  upload_once(rope_cos_, device, stream, table.cos);
-  upload_once(rope_sin_, device, stream, table.sin);
-}
-
-std::size_t GpuFullAttention::angles_bytes(const AttentionServerOptions& options,
-                                           const model::ModelSpec& spec) {
-  return std::size_t{options.max_model_len} * static_cast<std::size_t>(spec.rope.rotary_dim / 2) *
-         sizeof(float);
 }
 
 std::uint64_t GpuFullAttention::workspace_bytes(const AttentionServerOptions& options,
                                                 const model::ModelSpec& spec) {
-  return spec.num_layers_of(model::AttentionKind::kFull) == 0 ? 0 : 2 * angles_bytes(options, spec);
+  return spec.num_layers_of(model::AttentionKind::kFull) == 0
+             ? 0
+             : GpuRopeTable::num_bytes(options.max_model_len, spec.rope);
 }
 
 cuda::PagedKv GpuFullAttention::kv_of(const GpuAttentionRows& rows) const {
@@ -91,8 +81,8 @@ Status GpuFullAttention::write_kv(const GpuAttentionRows& rows,
                                          .q_norm_weight = weights.q_norm,
                                          .k_norm_weight = weights.k_norm,
                                          .inverse_rms = lane.inverse_rms(),
-                                         .cos = rope_cos_.as<float>(),
-                                         .sin = rope_sin_.as<float>(),
+                                         .cos = rope_.cos(),
+                                         .sin = rope_.sin(),
                                          .max_positions = options_.max_model_len,
                                          .rotary_dim = spec_.rope.rotary_dim,
                                          .eps = spec_.rms_eps},
@@ -125,12 +115,8 @@ Status GpuFullAttention::run(const GpuAttentionRows& rows,
                              const model::DeviceFullAttention& weights) const {
   const GpuLane& lane = *rows.lane;
   auto status = write_kv(rows, weights);
-  // A piece reads what those before it have written, and may write before they have.
-  if (status && rows.has_pieces) {
-    status = rows.order->wait_for_others(rows.lane_id, rows.layer, lane.device_stream());
-  }
-  if (status && rows.has_pieces) {
-    status = rows.order->wrote(rows.lane_id, rows.layer, lane.device_stream());
+  if (status) {
+    status = meet_other_pieces(rows);
   }
   if (status) {
     status = cuda::launch_paged_attention(

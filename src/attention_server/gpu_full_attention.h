@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention_server/gpu_attention_rows.h"
+#include "attention_server/gpu_setup.h"
 #include "attention_server/sequence_table.h"
 #include "fastfd/model/device_weights.h"
 #include "kernels/attention/paged_kv.h"
@@ -24,8 +25,6 @@ class GpuFullAttention {
   Status copy_page(device::CudaStream stream, const PageCopy& copy) const;
 
  private:
-  static std::size_t angles_bytes(const AttentionServerOptions& options,
-                                  const model::ModelSpec& spec);
   kernels::cuda::PagedKv kv_of(const GpuAttentionRows& rows) const;
   Status write_kv(const GpuAttentionRows& rows, const model::DeviceFullAttention& weights) const;
   Status apply_gate(const GpuAttentionRows& rows, const model::DeviceFullAttention& weights) const;
@@ -36,7 +35,7 @@ class GpuFullAttention {
   std::uint32_t num_layers_;  // of this kind
   std::size_t pool_bytes_;    // keys of one layer
   device::DeviceBuffer kv_;   // [num_layers_][keys, values][pool_bytes_]
-  device::DeviceBuffer rope_cos_, rope_sin_;
+  GpuRopeTable rope_;
 };
 
 }  // namespace fastfd::attention_server

@@ -1,8 +1,6 @@
 #include "attention_server/gpu_latent_attention.h"
 
-#include "attention_server/gpu_setup.h"
 #include "kernels/norm/op_cuda.h"
-#include "kernels/rope/op.h"
 
 namespace fastfd::attention_server {
 namespace {
@@ -29,23 +27,15 @@ GpuLatentAttention::GpuLatentAttention(const AttentionServerOptions& options,
   }
   const device::CudaDevice& device = gpu.device();
   pages_ = device::DeviceBuffer(device, num_layers_ * pool_bytes_);
-  rope_cos_ = device::DeviceBuffer(device, angles_bytes(options, spec));
-  rope_sin_ = device::DeviceBuffer(device, angles_bytes(options, spec));
+  rope_ = GpuRopeTable(options.max_model_len, spec.rope, device, stream);
   require(cuda::prepare_latent_attention(), "latent attention kernels");
-  const auto table = kernels::RopeTable::make(options.max_model_len, spec.rope);
-  upload_once(rope_cos_, device, stream, table.cos);
-  upload_once(rope_sin_, device, stream, table.sin);
-}
-
-std::size_t GpuLatentAttention::angles_bytes(const AttentionServerOptions& options,
-                                             const model::ModelSpec& spec) {
-  return std::size_t{options.max_model_len} * (spec.latent.rope_dim / 2) * sizeof(float);
 }
 
 std::uint64_t GpuLatentAttention::workspace_bytes(const AttentionServerOptions& options,
                                                   const model::ModelSpec& spec) {
-  return spec.num_layers_of(model::AttentionKind::kLatent) == 0 ? 0
-                                                                : 2 * angles_bytes(options, spec);
+  return spec.num_layers_of(model::AttentionKind::kLatent) == 0
+             ? 0
+             : GpuRopeTable::num_bytes(options.max_model_len, spec.rope);
 }
 
 cuda::PagedLatents GpuLatentAttention::latents_of(const GpuAttentionRows& rows) const {
@@ -126,8 +116,8 @@ Status GpuLatentAttention::project_latents(const GpuAttentionRows& rows,
                                        .q = lane.latent_q(),
                                        .kv = lane.latent_kv(),
                                        .norm_weight = weights.kv_norm,
-                                       .cos = rope_cos_.as<float>(),
-                                       .sin = rope_sin_.as<float>(),
+                                       .cos = rope_.cos(),
+                                       .sin = rope_.sin(),
                                        .max_positions = options_.max_model_len,
                                        .interleaved = latent_.interleaved_rope,
                                        .eps = kInnerNormEps,
@@ -185,12 +175,8 @@ Status GpuLatentAttention::run(const GpuAttentionRows& rows,
   if (status) {
     status = project_latents(rows, weights);
   }
-  // A piece reads what those before it have written, and may write before they have.
-  if (status && rows.has_pieces) {
-    status = rows.order->wait_for_others(rows.lane_id, rows.layer, lane.device_stream());
-  }
-  if (status && rows.has_pieces) {
-    status = rows.order->wrote(rows.lane_id, rows.layer, lane.device_stream());
+  if (status) {
+    status = meet_other_pieces(rows);
   }
   if (status) {
     status = cuda::launch_latent_attention({.workspace = lane.workspace(),

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention_server/gpu_attention_rows.h"
+#include "attention_server/gpu_setup.h"
 #include "attention_server/sequence_table.h"
 #include "fastfd/model/device_weights.h"
 #include "kernels/latent_attention/op_cuda.h"
@@ -24,8 +25,6 @@ class GpuLatentAttention {
   Status copy_page(device::CudaStream stream, const PageCopy& copy) const;
 
  private:
-  static std::size_t angles_bytes(const AttentionServerOptions& options,
-                                  const model::ModelSpec& spec);
   kernels::cuda::PagedLatents latents_of(const GpuAttentionRows& rows) const;
   Status project_queries(const GpuAttentionRows& rows,
                          const model::DeviceLatentAttention& weights) const;
@@ -42,7 +41,7 @@ class GpuLatentAttention {
   std::uint32_t num_layers_;    // of this kind
   std::size_t pool_bytes_;      // of one layer
   device::DeviceBuffer pages_;  // [num_layers_][pool_bytes_]
-  device::DeviceBuffer rope_cos_, rope_sin_;
+  GpuRopeTable rope_;
 };
 
 }  // namespace fastfd::attention_server

@@ -24,4 +24,19 @@ void upload_bytes_once(const device::DeviceBuffer& to, const device::CudaDevice&
   require(stream.synchronize(), "upload");
 }
 
+std::uint64_t GpuRopeTable::num_bytes(std::uint32_t num_positions,
+                                      const kernels::RopeParams& rope) {
+  const auto num_pairs = static_cast<std::uint64_t>(rope.rotary_dim / 2);
+  return 2 * num_positions * num_pairs * sizeof(float);
+}
+
+GpuRopeTable::GpuRopeTable(std::uint32_t num_positions, const kernels::RopeParams& rope,
+                           const device::CudaDevice& device, const device::DeviceStream& stream)
+    : cos_(device, num_bytes(num_positions, rope) / 2),
+      sin_(device, num_bytes(num_positions, rope) / 2) {
+  const auto table = kernels::RopeTable::make(num_positions, rope);
+  upload_once(cos_, device, stream, table.cos);
+  upload_once(sin_, device, stream, table.sin);
+}
+
 }  // namespace fastfd::attention_server
