@@ -61,11 +61,20 @@ struct Item {
 inline constexpr int kItemSlots = 8;
 static_assert(kItemSlots > kStages + 2);
 
+/// What a tile is to the sums.
+enum TileFlags : std::uint32_t {
+  kFirstOfSplit = 1,
+  kLastOfSplit = 2,
+  kLastOfItem = 4,
+  kInFirstSplit = 8,
+};
+
 struct Shared {
   alignas(kSwizzleAtomBytes) std::byte queries[kSlices * kQuerySliceBytes];
   alignas(kSwizzleAtomBytes) std::byte tokens[kStages][kStageBytes];
   /// Weights of two tiles' tokens side by side, bf16: a tile has half of each row's 128 bytes.
   alignas(kSwizzleAtomBytes) std::byte weights[kTileQueries * kSwizzleRowBytes];
+  std::uint32_t flags[2];                ///< TileFlags
   float factors[2][kTileQueries];        ///< of what was summed before the tile
   SoftmaxState states[2][kTileQueries];  ///< of a whole split, with its last tile
   Item items[kItemSlots];
@@ -74,17 +83,16 @@ struct Shared {
   std::uint64_t weights_full[2], weights_empty[2];
 
   __device__ void init_barriers() {
-    constexpr std::uint32_t kWarps = kWarpgroupSize / kWarpSize;
     for (int slot = 0; slot < kItemSlots; ++slot) {
       barrier_init(&items_full[slot], 1);
-      barrier_init(&items_empty[slot], kWarpgroups * kWarps);
+      barrier_init(&items_empty[slot], kThreads);
     }
     for (std::uint64_t& barrier : tokens_full) {
       barrier_init(&barrier, kSumThreads);
     }
     for (int slot = 0; slot < 2; ++slot) {
-      barrier_init(&weights_full[slot], kWarps);
-      barrier_init(&weights_empty[slot], kSumThreads / kWarpSize);
+      barrier_init(&weights_full[slot], kWarpgroupSize);
+      barrier_init(&weights_empty[slot], kSumThreads);
     }
     barrier_init_fence();
   }
@@ -104,10 +112,7 @@ __device__ __forceinline__ std::uint32_t parity_of(std::uint32_t count) {
 
 /// The whole warp is done with what it last used.
 __device__ __forceinline__ void arrive_as_warp(std::uint64_t* barrier) {
-  __syncwarp();
-  if (threadIdx.x % kWarpSize == 0) {
-    barrier_arrive(barrier);
-  }
+  barrier_arrive(barrier);
 }
 
 /// Item number `count` of the block; nullptr if it does not exist.

@@ -50,11 +50,15 @@ class ScoreWarps {
             load_queries(*next);
           }
         }
-        if (begin % kLatentSplitTokens == 0) {
+        const bool is_first_of_split = begin % kLatentSplitTokens == 0;
+        const bool is_last_of_split = is_last || (begin + kTileTokens) % kLatentSplitTokens == 0;
+        if (is_first_of_split) {
           begin_split();
         }
         soften(begin);
-        publish(is_last || (begin + kTileTokens) % kLatentSplitTokens == 0);
+        publish((is_first_of_split ? kFirstOfSplit : 0) | (is_last_of_split ? kLastOfSplit : 0) |
+                (is_last ? kLastOfItem : 0) |
+                (begin < item->begin + kLatentSplitTokens ? kInFirstSplit : 0));
       }
       arrive_as_warp(&shared_.items_empty[slot_of<kItemSlots>(count)]);
     }
@@ -164,13 +168,13 @@ class ScoreWarps {
   }
 
   /// Hands a tile's weights, and what follows from them, to the warps that sum.
-  __device__ void publish(bool ends_split) {
+  __device__ void publish(std::uint32_t flags) {
     const int slot = slot_of<2>(num_tiles_);
     barrier_wait(&shared_.weights_empty[slot], parity_of<2>(num_tiles_) ^ 1);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int query = first_row_ + 8 * row;
-      if (ends_split) {
+      if ((flags & kLastOfSplit) != 0) {
         float total = totals_[row];
         total += __shfl_xor_sync(kAllLanes, total, 1);
         total += __shfl_xor_sync(kAllLanes, total, 2);
@@ -191,6 +195,9 @@ class ScoreWarps {
                                           lane_ % 4 * 4) =
             Bf16Kv::pack(scores_[4 * i + 2 * row], scores_[4 * i + 2 * row + 1]);
       }
+    }
+    if (thread_ == 0) {
+      shared_.flags[slot] = flags;
     }
     async_proxy_fence();
     arrive_as_warp(&shared_.weights_full[slot]);

@@ -10,25 +10,19 @@ namespace fastfd::kernels::cuda::latent {
 class SumWarps {
  public:
   __device__ SumWarps(const Arguments& args, Shared& shared)
-      : args_(args),
-        shared_(shared),
-        half_(static_cast<int>(threadIdx.x) / kWarpgroupSize - 1),
-        thread_(static_cast<int>(threadIdx.x) % kWarpgroupSize),
-        first_row_(thread_ / kWarpSize * 16 + thread_ % kWarpSize / 4) {}
+      : args_(args), shared_(shared), half_(static_cast<int>(threadIdx.x) / kWarpgroupSize - 1) {}
 
   __device__ void run() {
-    loaded_ = wait_for_item(shared_, 0);
-    find_rows();
+    find_next_item(0);
     for (int stage = 0; stage < kStages; ++stage) {
       load_next(stage);
     }
-    for (std::uint32_t count = 0;; ++count) {
-      const Item* item = wait_for_item(shared_, count);
-      if (item == nullptr) {
-        break;
+    for (std::uint32_t count = 0; wait_for_item(shared_, count) != nullptr; ++count) {
+      while (!sum_tile()) {
       }
-      run(*item);
-      arrive_as_warp(&shared_.items_empty[slot_of<kItemSlots>(count)]);
+      const int slot = slot_of<kItemSlots>(count);
+      store(shared_.items[slot]);
+      arrive_as_warp(&shared_.items_empty[slot]);
     }
     wait_copies<0>();  // nothing is written behind the block's back
   }
@@ -41,76 +35,81 @@ class SumWarps {
   static constexpr int kRowsAtOnce = kWarpgroupSize / kChunks;
   static_assert(kTileTokens == 2 * kRowsAtOnce);
 
-  __device__ __forceinline__ void run(const Item& item) {
-    const int num_tiles = item.num_tiles();
-    const bool has_splits = (item.end - 1) / kLatentSplitTokens != item.begin / kLatentSplitTokens;
-    for (int tile = 0; tile < num_tiles; ++tile) {
-      const int begin = item.begin + tile * kTileTokens;
-      const bool is_last = tile + 1 == num_tiles;
-      const int stage = slot_of<kStages>(num_tiles_);
-      const int slot = slot_of<2>(num_tiles_);
-      barrier_wait(&shared_.tokens_full[stage], parity_of<kStages>(num_tiles_));
-      barrier_wait(&shared_.weights_full[slot], parity_of<2>(num_tiles_));
-      ++num_tiles_;
-      add(stage, slot, begin % kLatentSplitTokens == 0);
-      const bool ends_split = is_last || (begin + kTileTokens) % kLatentSplitTokens == 0;
-      if (ends_split) {
-        states_[0] = shared_.states[slot][first_row_];
-        states_[1] = shared_.states[slot][first_row_ + 8];
-      }
-      arrive_as_warp(&shared_.weights_empty[slot]);
-      sync_threads(kFirstBarrier + half_, kWarpgroupSize);  // nobody reads the tokens any more
-      load_next(stage);
-      if (ends_split && has_splits) {
-        merge(begin < kLatentSplitTokens, is_last);
-      }
+  /// The sums fill the registers. What is made of this number is made again where it is used, since
+  /// the compiler can't tell that it is the same: kept, it would be spilled, and there is hardly
+  /// any L1 cache beside the shared memory.
+  static __device__ __forceinline__ int opaque_thread() {
+    int thread = 0;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+  }
+  /// In the warpgroup.
+  static __device__ __forceinline__ int thread() { return opaque_thread() % kWarpgroupSize; }
+  /// The first of the thread's two queries; the other is 8 further down.
+  static __device__ __forceinline__ int first_row() {
+    return thread() / kWarpSize * 16 + thread() % kWarpSize / 4;
+  }
+
+  /// True at the end of an item.
+  __device__ __forceinline__ bool sum_tile() {
+    const int stage = slot_of<kStages>(num_tiles_);
+    const int slot = slot_of<2>(num_tiles_);
+    barrier_wait(&shared_.tokens_full[stage], parity_of<kStages>(num_tiles_));
+    barrier_wait(&shared_.weights_full[slot], parity_of<2>(num_tiles_));
+    ++num_tiles_;
+    const std::uint32_t flags = shared_.flags[slot];
+    add(stage, slot, (flags & kFirstOfSplit) != 0);
+    if ((flags & kLastOfSplit) != 0) {
+      end_split(slot, flags);
     }
-    if (!has_splits) {
-      merged_[0] = states_[0];
-      merged_[1] = states_[1];
-    }
-    store(item);
+    arrive_as_warp(&shared_.weights_empty[slot]);
+    sync_threads(kFirstBarrier + half_, kWarpgroupSize);  // nobody reads the tokens any more
+    load_next(stage);
+    return (flags & kLastOfItem) != 0;
   }
 
   /// Where this thread's two tokens of the tile that is loaded next are; behind the item's last one
   /// nowhere.
-  __device__ __forceinline__ void find_rows() {
-    if (loaded_ == nullptr) {
-      return;
-    }
+  __device__ __forceinline__ void find_rows(const Item& item) {
     const auto page_size = static_cast<std::uint32_t>(args_.latents.page_size);
     const int page_shift = __ffs(static_cast<int>(page_size)) - 1;
-    const PageId* pages =
-        args_.latents.page_tables + loaded_->span.slot * args_.latents.pages_per_slot;
+    const PageId* pages = args_.latents.page_tables + item.span.slot * args_.latents.pages_per_slot;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token =
-          loaded_->begin + loaded_tiles_ * kTileTokens + i * kRowsAtOnce + thread_ / kChunks;
-      rows_[i] = token < loaded_->end ? __ldg(pages + (token >> page_shift)) * page_size +
-                                            (static_cast<std::uint32_t>(token) & (page_size - 1))
-                                      : kNoRow;
+          item.begin + loaded_tiles_ * kTileTokens + i * kRowsAtOnce + thread() / kChunks;
+      rows_[i] = token < item.end ? __ldg(pages + (token >> page_shift)) * page_size +
+                                        (static_cast<std::uint32_t>(token) & (page_size - 1))
+                                  : kNoRow;
+    }
+  }
+
+  __device__ __forceinline__ void find_next_item(std::uint32_t count) {
+    const Item* item = wait_for_item(shared_, count);
+    loaded_count_ = count;
+    loaded_tiles_ = item == nullptr ? -1 : 0;
+    if (item != nullptr) {
+      find_rows(*item);
     }
   }
 
   /// Loads the next tile that was not loaded yet, of this item or a later one.
   __device__ __forceinline__ void load_next(int stage) {
-    if (loaded_ != nullptr && loaded_tiles_ == loaded_->num_tiles()) {
-      // Not before: the next item is handed out when this one's last tiles are under way.
-      loaded_ = wait_for_item(shared_, ++loaded_count_);
-      loaded_tiles_ = 0;
-      find_rows();
+    // Not before: the next item is handed out when this one's last tiles are under way.
+    if (loaded_tiles_ == shared_.items[slot_of<kItemSlots>(loaded_count_)].num_tiles()) {
+      find_next_item(loaded_count_ + 1);
     }
-    if (loaded_ == nullptr) {
+    if (loaded_tiles_ < 0) {
       return;
     }
-    const int chunk = thread_ % kChunks;
+    const int chunk = thread() % kChunks;
     const std::uint32_t to = shared_address(shared_.tokens[stage]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool exists = rows_[i] != kNoRow;
       const bf16* from =
           args_.latents.rows + std::size_t{exists ? rows_[i] : 0} * kLatentRowDim + chunk * 8;
-      const std::uint32_t at = to + swizzled_offset(i * kRowsAtOnce + thread_ / kChunks, chunk);
+      const std::uint32_t at = to + swizzled_offset(i * kRowsAtOnce + thread() / kChunks, chunk);
 #pragma unroll
       for (int j = 0; j < kHalfSlices; ++j) {
         const int slice = half_ * kHalfSlices + j;
@@ -123,7 +122,7 @@ class SumWarps {
     }
     barrier_arrive_after_copies(&shared_.tokens_full[stage]);
     ++loaded_tiles_;
-    find_rows();
+    find_rows(shared_.items[slot_of<kItemSlots>(loaded_count_)]);
   }
 
   /// sums = sums * factors + weights * tokens. Both are visible to the tensor cores: whoever scored
@@ -131,8 +130,8 @@ class SumWarps {
   /// the copies that this thread has under way.
   __device__ __forceinline__ void add(int stage, int slot, bool is_first) {
     if (!is_first) {
-      const float factors[2] = {shared_.factors[slot][first_row_],
-                                shared_.factors[slot][first_row_ + 8]};
+      const float factors[2] = {shared_.factors[slot][first_row()],
+                                shared_.factors[slot][first_row() + 8]};
       // Mostly nothing larger came.
       if (__any_sync(kAllLanes, factors[0] != 1.0F || factors[1] != 1.0F)) {
 #pragma unroll
@@ -158,18 +157,26 @@ class SumWarps {
 
   /// Merges a split into what the block has of the splits before, which lies in device memory. The
   /// same operations as those of the merge kernel.
-  __device__ void merge(bool is_first, bool is_last) {
+  __device__ __forceinline__ void end_split(int slot, std::uint32_t flags) {
+    const bool is_first = (flags & kInFirstSplit) != 0;
+    const bool is_last = (flags & kLastOfItem) != 0;
+    const SoftmaxState states[2] = {shared_.states[slot][first_row()],
+                                    shared_.states[slot][first_row() + 8]};
+    if (is_first) {
+      merged_[0] = states[0];
+      merged_[1] = states[1];
+    }
+    if (is_first && is_last) {
+      return;
+    }
     auto* before = reinterpret_cast<float4*>(args_.work.block_sums) +
                    std::size_t{blockIdx.x} * (kTileQueries * kLatentDim / 4) +
-                   half_ * kWarpgroupSize + thread_;
-    if (is_first) {
-      merged_[0] = states_[0];
-      merged_[1] = states_[1];
-    } else {
+                   (opaque_thread() - kWarpgroupSize);
+    if (!is_first) {
       MergeFactors factors[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        factors[row] = merge_split(merged_[row], states_[row]);
+        factors[row] = merge_split(merged_[row], states[row]);
       }
 #pragma unroll
       for (int i = 0; i < kSums / 4; ++i) {
@@ -192,14 +199,14 @@ class SumWarps {
   __device__ void store(const Item& item) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const int query = item.first_query + first_row_ + 8 * row;
+      const int query = item.first_query + first_row() + 8 * row;
       if (query >= item.num_queries) {
         continue;
       }
-      const int first_dim = half_ * kHalfDim + thread_ % 4 * 2;
+      const int first_dim = half_ * kHalfDim + thread() % 4 * 2;
       if (item.is_part) {
         const std::int64_t index = std::int64_t{item.first_row_split} * args_.num_heads + query;
-        if (half_ == 0 && thread_ % 4 == 0) {
+        if (half_ == 0 && thread() % 4 == 0) {
           args_.work.states[index] = merged_[row];
         }
         float* to = args_.work.sums + index * kLatentDim + first_dim;
@@ -228,15 +235,11 @@ class SumWarps {
   const Arguments& args_;
   Shared& shared_;
   int half_;
-  int thread_;
-  int first_row_;
-  std::uint32_t num_tiles_ = 0;  // summed so far
-  const Item* loaded_;           // whose tokens are loaded next
-  std::uint32_t loaded_count_ = 0;
-  int loaded_tiles_ = 0;  // of it
+  std::uint32_t num_tiles_ = 0;     // summed so far
+  std::uint32_t loaded_count_ = 0;  // of the item whose tokens are loaded next
+  int loaded_tiles_ = 0;            // of it; -1: there is none
   std::uint32_t rows_[2];
   float sums_[kSums];
-  SoftmaxState states_[2];  // of the split that ended last
   SoftmaxState merged_[2];
 };
 
