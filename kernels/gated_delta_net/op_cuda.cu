@@ -486,29 +486,30 @@ Status launch_gated_delta_net(const GatedDeltaNetParams& params, device::CudaStr
                         std::max(shape.k_head_dim, shape.v_head_dim) <= kUsualHeadDim;
   const auto convolution = is_usual ? convolution_kernel<kUsualHeadDim / kWarpSize, kUsualTaps>
                                     : convolution_kernel<kMaxHeadDim / kWarpSize, kMaxConvKernel>;
-  auto status =
-      launch(convolution,
-             {.grid = dim3(blocks_of(num_rows, rows_per_warp), blocks_of(num_heads, kWarps)),
-              .block = dim3(kThreads)},
-             stream, "gated_delta_net_convolution", params, rows_per_warp);
+  if (Status status =
+          launch(convolution,
+                 {.grid = dim3(blocks_of(num_rows, rows_per_warp), blocks_of(num_heads, kWarps)),
+                  .block = dim3(kThreads)},
+                 stream, "gated_delta_net_convolution", params, rows_per_warp);
+      !status) {
+    return status;
+  }
   const auto kernel = shape.k_head_dim == 64    ? delta_rule_kernel<64>
                       : shape.k_head_dim == 128 ? delta_rule_kernel<128>
                                                 : delta_rule_kernel<256>;
-  if (status) {
-    status = launch(kernel,
-                    {.grid = dim3(static_cast<unsigned>(params.max_spans),
-                                  static_cast<unsigned>(shape.num_v_heads),
-                                  blocks_of(shape.v_head_dim, kColumns) + 1),
-                     .block = dim3(kThreads)},
-                    stream, "gated_delta_net", params);
+  if (Status status = launch(kernel,
+                             {.grid = dim3(static_cast<unsigned>(params.max_spans),
+                                           static_cast<unsigned>(shape.num_v_heads),
+                                           blocks_of(shape.v_head_dim, kColumns) + 1),
+                              .block = dim3(kThreads)},
+                             stream, "gated_delta_net", params);
+      !status) {
+    return status;
   }
-  if (status) {
-    status = launch(
-        gated_norm_kernel,
-        {.grid = dim3(num_rows, blocks_of(shape.num_v_heads, kWarps)), .block = dim3(kThreads)},
-        stream, "gated_delta_net_norm", params);
-  }
-  return status;
+  return launch(
+      gated_norm_kernel,
+      {.grid = dim3(num_rows, blocks_of(shape.num_v_heads, kWarps)), .block = dim3(kThreads)},
+      stream, "gated_delta_net_norm", params);
 }
 
 }  // namespace fastfd::kernels::cuda
