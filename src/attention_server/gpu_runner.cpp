@@ -100,6 +100,7 @@ void GpuRunner::check_residency() {
   require(recorder.check_residency(device::sm_limits(gpu_.device()), gpu_.num_sms(),
                                    kMaxLanes * gpu_.num_servers()),
           "attention server");
+  require(device::check_queues(), "attention server");
 }
 
 void GpuRunner::capture_graphs() {
@@ -159,7 +160,7 @@ Status GpuRunner::begin_epoch(transport::DevicePort& port, const ExpertPlacement
       status = lane->reset();
     }
   }
-  return status && experts_ != nullptr ? experts_->begin_epoch() : status;
+  return status && experts_ != nullptr ? experts_->begin_epoch(lanes_[0]->device_stream()) : status;
 }
 
 Status GpuRunner::attend(LaneId lane_id, std::uint32_t layer, std::uint32_t bucket,

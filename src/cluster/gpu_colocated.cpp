@@ -7,23 +7,19 @@
 namespace fastfd::cluster {
 namespace {
 
-// The attention server's graphs hold the experts' kernels.
-ffn_server::FfnServerOptions without_graphs(ffn_server::FfnServerOptions options) {
-  options.max_graph_rows = 0;
-  return options;
-}
-
 class Experts final : public GpuColocatedExperts {
  public:
   Experts(const Blueprint& blueprint, ServerRank rank,
           std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu)
       : num_ranks_(blueprint.config().ffn.servers),
-        worker_(without_graphs(blueprint.ffn_options(rank)), blueprint.spec(), std::move(weights),
-                gpu) {}
+        worker_(blueprint.ffn_options(rank), blueprint.spec(), std::move(weights), gpu,
+                ffn_server::GpuFfnWorker::Streams::kOfItsAttention) {}
 
   void use_port(std::shared_ptr<transport::DevicePort> port) override { port_ = std::move(port); }
   bool has_peers() const override { return num_ranks_ > 1; }
-  Status begin_epoch() override { return worker_.begin_epoch(*port_); }
+  Status begin_epoch(const device::DeviceStream& stream) override {
+    return worker_.begin_epoch(*port_, stream);
+  }
   Status run(const attention_server::InlineHop& hop) override {
     return worker_.run_inline({.hop = hop.hop,
                                .bucket = hop.bucket * num_ranks_,

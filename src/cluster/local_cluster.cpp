@@ -105,18 +105,6 @@ ClusterWeights load_cluster_weights(const Blueprint& blueprint) {
   return weights;
 }
 
-// Streams that share a hardware queue wait for each other's kernels, and each lane of each server
-// has one whose kernels may wait for any other's.
-void check_queues(const config::ClusterConfig& config) {
-  constexpr std::uint32_t kMostServers = 32 / kMaxLanes;
-  if (config.attention.servers + config.ffn.servers > kMostServers) {
-    throw std::invalid_argument(fmt::format(
-        "{} attention and {} FFN servers of one process need more than a GPU's 32 hardware queues, "
-        "{} lanes each; use at most {} servers, or processes (fastfd launch)",
-        config.attention.servers, config.ffn.servers, kMaxLanes, kMostServers));
-  }
-}
-
 class LocalCluster::Impl {
  public:
   Impl(const Blueprint& blueprint, const ClusterWeights& weights,
@@ -136,7 +124,6 @@ class LocalCluster::Impl {
               blueprint_.window_shape(), config.attention.servers, config.ffn.servers);
         }) {
     if (blueprint.config().on_gpus()) {
-      check_queues(blueprint.config());
       gpu_memory_.emplace(device::CudaDevice::open(blueprint.config().attention.device.first_gpu),
                           gpu_bytes(weights));
     }

@@ -1,5 +1,6 @@
 #include "device/cuda_build.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 
@@ -7,6 +8,8 @@
 
 namespace fastfd::device {
 namespace {
+
+std::atomic<std::uint32_t> hardware_queues{0};
 
 bool runs_on(std::string_view architecture, std::uint32_t major, std::uint32_t minor) {
   std::uint32_t number = 0;
@@ -42,7 +45,10 @@ bool architectures_run_on(std::string_view architectures, std::uint32_t major,
   return false;
 }
 
+std::uint32_t num_hardware_queues() { return hardware_queues.load(std::memory_order_relaxed); }
+
 void set_cuda_environment(std::uint32_t num_queues) {
+  hardware_queues.store(num_queues, std::memory_order_relaxed);
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(num_queues).c_str(), 1);
 }

@@ -11,4 +11,7 @@ namespace fastfd::device {
 /// can't be told from here and count as true.
 bool architectures_run_on(std::string_view architectures, std::uint32_t major, std::uint32_t minor);
 
+/// What set_cuda_environment asked for; 0 before it was called.
+std::uint32_t num_hardware_queues();
+
 }  // namespace fastfd::device

@@ -82,10 +82,7 @@ DeviceStream SmPartition::make_stream(StreamPriority priority) const {
   require(cuda_driver().green_ctx_stream_create(&handle, static_cast<CUgreenCtx>(context_.get()),
                                                 CU_STREAM_NON_BLOCKING, cuda_priority(priority)),
           "creating a stream of an SM partition");
-  DeviceStream stream;
-  stream.handle_.reset(handle);
-  stream.handle_.get_deleter().partition = context_;
-  return stream;
+  return {handle, context_};
 }
 
 SmLimits sm_limits(const CudaDevice& device) {

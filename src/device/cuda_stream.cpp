@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <utility>
 
+#include "device/cuda_build.h"
 #include "device/cuda_check.h"
 #include "fastfd/device/cuda.h"
 
@@ -27,6 +30,16 @@ Result<bool> has_run(cudaError_t error, const char* what) {
   return true;
 }
 
+cudaStream_t make_stream(const CudaDevice& device, StreamPriority priority) {
+  make_current(device);
+  cudaStream_t stream = nullptr;
+  require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, cuda_priority(priority)),
+          "cudaStreamCreateWithPriority");
+  return stream;
+}
+
+std::atomic<std::uint32_t> live_streams{0};
+
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace
@@ -39,15 +52,32 @@ int cuda_priority(StreamPriority priority) {
   return lowest - static_cast<int>(std::min(priority.level, levels));
 }
 
-DeviceStream::DeviceStream(const CudaDevice& device, StreamPriority priority) {
-  make_current(device);
-  cudaStream_t stream = nullptr;
-  require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, cuda_priority(priority)),
-          "cudaStreamCreateWithPriority");
-  handle_.reset(stream);
+Status check_queues() {
+  const std::uint32_t num_queues = num_hardware_queues();
+  const std::uint32_t num_streams = live_streams.load(std::memory_order_relaxed);
+  if (num_queues == 0 || num_streams <= num_queues) {
+    return Status::ok();
+  }
+  return {
+      StatusCode::kInvalidArgument,
+      fmt::format("{} streams are more than the {} hardware queues of this process, and streams "
+                  "that share one wait for each other's kernels; have fewer servers in one "
+                  "process, or use processes (fastfd launch)",
+                  num_streams, num_queues)};
 }
 
-void DeviceStream::Deleter::operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
+DeviceStream::DeviceStream(CudaStream stream, std::shared_ptr<void> partition)
+    : handle_(stream, Deleter{std::move(partition)}) {
+  live_streams.fetch_add(1, std::memory_order_relaxed);
+}
+
+DeviceStream::DeviceStream(const CudaDevice& device, StreamPriority priority)
+    : DeviceStream(make_stream(device, priority), nullptr) {}
+
+void DeviceStream::Deleter::operator()(CUstream_st* stream) const {
+  cudaStreamDestroy(stream);
+  live_streams.fetch_sub(1, std::memory_order_relaxed);
+}
 
 Status DeviceStream::synchronize() const {
   return to_status(cudaStreamSynchronize(handle()), "waiting for a stream");

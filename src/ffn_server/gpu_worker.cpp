@@ -33,15 +33,18 @@ std::size_t round_up(std::size_t num_bytes) {
 }  // namespace
 
 GpuFfnWorker::Lane::Lane(const device::GpuPart& gpu, LaneId id, const FfnServerOptions& options,
-                         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights)
+                         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights,
+                         Streams streams)
     : num_layers(spec.num_layers),
-      stream(gpu.make_stream(device::lane_priority(id))),
       staging_bytes(
           round_up(sizeof(layout::LaneControl) + sizeof(layout::AbortState) +
                    (num_layers + 1) * (sizeof(layout::HopTimes) + sizeof(std::uint32_t)))),
       ring(gpu.device(), kRingSize * staging_bytes),
       progress(gpu.device(), sizeof(std::uint64_t)) {
   const device::CudaDevice& device = gpu.device();
+  if (streams == Streams::kOfItsOwn) {
+    stream.emplace(gpu.make_stream(device::lane_priority(id)));
+  }
   for (std::uint32_t i = 0; i < kRingSize; ++i) {
     done.emplace_back(device, device::EventOptions{.sleeps = true});
   }
@@ -78,7 +81,7 @@ cuda::RouteTables GpuFfnWorker::Lane::tables() const {
 
 GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
                            std::shared_ptr<const model::DeviceFfnWeights> weights,
-                           const device::GpuPart& gpu)
+                           const device::GpuPart& gpu, Streams streams)
     : options_(options),
       spec_(spec),
       weights_(std::move(weights)),
@@ -107,10 +110,12 @@ GpuFfnWorker::GpuFfnWorker(const FfnServerOptions& options, const model::ModelSp
         options.rank, to_string(options.dispatch_dtype), to_string(weights_->dtype)));
   }
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    lanes_.push_back(std::make_unique<Lane>(gpu, lane, options, spec, *weights_));
+    lanes_.push_back(std::make_unique<Lane>(gpu, lane, options, spec, *weights_, streams));
   }
-  check_residency();
-  capture_graphs();
+  if (streams == Streams::kOfItsOwn) {
+    check_residency();
+    capture_graphs();
+  }
 }
 
 // By captures that are thrown away: kernels take other shapes in other buckets.
@@ -119,14 +124,17 @@ void GpuFfnWorker::check_residency() {
   Status status;
   for (const std::uint32_t bucket : typical_rows_up_to(max_tokens_)) {
     if (status) {
-      const auto graph =
-          device::DeviceGraph::capture(lanes_[0]->stream, [&] { return run({.lane = 0}, bucket); });
+      const auto graph = device::DeviceGraph::capture(*lanes_[0]->stream,
+                                                      [&] { return run({.lane = 0}, bucket); });
       status = graph.status();
     }
   }
   if (status) {
     status = recorder.check_residency(device::sm_limits(gpu_.device()), gpu_.num_sms(),
                                       kMaxLanes * gpu_.num_servers());
+  }
+  if (status) {
+    status = device::check_queues();
   }
   if (!status) {
     throw device::DeviceError("FFN server: " + status.message());
@@ -140,7 +148,7 @@ void GpuFfnWorker::capture_graphs() {
          row_buckets_up_to(std::min(options_.max_graph_rows, max_tokens_))) {
       const std::uint32_t bucket = std::min(rounded, max_tokens_);
       auto graph =
-          device::DeviceGraph::capture(lane.stream, [&] { return run({.lane = id}, bucket); });
+          device::DeviceGraph::capture(*lane.stream, [&] { return run({.lane = id}, bucket); });
       if (!graph) {
         throw device::DeviceError("capturing a step: " + graph.status().message());
       }
@@ -149,12 +157,12 @@ void GpuFfnWorker::capture_graphs() {
   }
 }
 
-Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
+Status GpuFfnWorker::begin_epoch(transport::DevicePort& port, const device::DeviceStream& on) {
   port_ = &port;
   check(port.windows().receive.size() == options_.num_attention_servers,
         "windows of another number of attention servers");
   check(port.shape() == window_shape_, "windows of another shape");
-  const device::CudaStream stream = lanes_[0]->stream.handle();
+  const device::CudaStream stream = on.handle();
   auto put = [&, at = epoch_upload_.data()](const DeviceBuffer& to, const void* from) mutable {
     std::memcpy(at, from, to.num_bytes());
     auto status = copy_async(to.data(), at, to.num_bytes(), stream);
@@ -174,12 +182,17 @@ Status GpuFfnWorker::begin_epoch(transport::DevicePort& port) {
   if (status) {
     status = device::fill_async(always_ready_.data(), 1, always_ready_.num_bytes(), stream);
   }
+  // Each on its own stream, so that none runs for the first time while others' kernels wait.
   for (auto& lane : lanes_) {
+    const device::CudaStream of_lane = lane->stream ? lane->stream->handle() : stream;
     if (status) {
-      status = device::fill_async(lane->ctas_done.data(), 0, lane->ctas_done.num_bytes(), stream);
+      status = device::fill_async(lane->ctas_done.data(), 0, lane->ctas_done.num_bytes(), of_lane);
     }
   }
-  return status ? lanes_[0]->stream.synchronize() : status;
+  if (status) {
+    status = on.synchronize();
+  }
+  return status ? synchronize() : status;
 }
 
 Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& hop,
@@ -189,7 +202,7 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
   auto* abort = abort_.as<layout::AbortState>();
   Status status;
   if (port_ != nullptr) {
-    status = port_->receive_dispatch(hop, plan, lane.stream.handle());
+    status = port_->receive_dispatch(hop, plan, lane.stream->handle());
   }
   if (status) {
     status = cuda::launch_wait({.control = control,
@@ -205,14 +218,14 @@ Status GpuFfnWorker::run_layer(const FfnLanePlan& plan, const layout::LaneHop& h
                                 .progress = lane.progress_word(),
                                 .times = lane.times.as<layout::HopTimes>() + hop.layer,
                                 .num_rows = lane.arrived_rows.as<std::uint32_t>() + hop.layer},
-                               lane.stream.handle());
+                               lane.stream->handle());
   }
   if (status) {
     status = answer(lane, hop, bucket, {control, lane.ready.as<std::uint32_t>(), abort},
-                    lane.stream.handle());
+                    lane.stream->handle());
   }
   if (status && port_ != nullptr) {
-    status = port_->send_combine(hop, plan, lane.stream.handle());
+    status = port_->send_combine(hop, plan, lane.stream->handle());
   }
   return status;
 }
@@ -317,7 +330,7 @@ Result<GpuFfnWorker::Outcome> GpuFfnWorker::enqueue(Epoch epoch, StepId step,
   staging.control->step = step;
   staging.control->epoch = epoch;
   staging.control->participants = plan.participants;
-  const device::CudaStream stream = lane.stream.handle();
+  const device::CudaStream stream = lane.stream->handle();
   auto status = copy_async(lane.control.data(), staging.control, sizeof(*staging.control), stream);
   if (status) {
     status = replay_or_run(plan);
@@ -350,24 +363,24 @@ Status GpuFfnWorker::replay_or_run(const FfnLanePlan& plan) {
             fmt::format("the plan of lane {} asks for a graph of {} rows, which was not captured",
                         plan.lane, bucket)};
   }
-  return graph->second.launch(lane.stream.handle());
+  return graph->second.launch(lane.stream->handle());
 }
 
 Status GpuFfnWorker::run(const FfnLanePlan& plan, std::uint32_t bucket) {
   Lane& lane = *lanes_[plan.lane];
   layout::HopTimes* step_times = lane.times.as<layout::HopTimes>() + spec_.num_layers;
-  auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream.handle());
+  auto status = cuda::launch_stamp(&step_times->begin_ns, lane.stream->handle());
   for (std::uint32_t layer = 0; status && layer < spec_.num_layers; ++layer) {
     status = run_layer(plan, {.lane = plan.lane, .layer = layer, .num_layers = spec_.num_layers},
                        bucket);
   }
-  return status ? cuda::launch_stamp(&step_times->end_ns, lane.stream.handle()) : status;
+  return status ? cuda::launch_stamp(&step_times->end_ns, lane.stream->handle()) : status;
 }
 
 Status GpuFfnWorker::synchronize() const {
   Status status;
   for (const auto& lane : lanes_) {
-    const auto done = lane->stream.synchronize();
+    const auto done = lane->stream ? lane->stream->synchronize() : Status::ok();
     status = status ? done : status;
   }
   return status;

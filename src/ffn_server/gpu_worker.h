@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fastfd/core/status.h"
@@ -22,10 +23,16 @@ namespace fastfd::ffn_server {
 /// weighted partial sums and the answer. Loop thread only.
 class GpuFfnWorker {
  public:
-  /// Captures the graphs of all lanes: only while no kernel waits on this GPU. Throws DeviceError;
-  /// also if rows don't arrive in the experts' type, which is what the kernels multiply.
+  enum class Streams {
+    kOfItsOwn,       ///< of an FFN server: one a lane
+    kOfItsAttention  ///< of a co-located server's experts, which only run inline
+  };
+  /// With streams of its own it captures the graphs of all lanes: only while no kernel waits on
+  /// this GPU. Throws DeviceError; also if rows don't arrive in the experts' type, which is what
+  /// the kernels multiply.
   GpuFfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
-               std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu);
+               std::shared_ptr<const model::DeviceFfnWeights> weights, const device::GpuPart& gpu,
+               Streams streams = Streams::kOfItsOwn);
 
   /// GPU memory beside the weights.
   static std::uint64_t workspace_bytes(const FfnServerOptions& options,
@@ -39,7 +46,9 @@ class GpuFfnWorker {
 
   /// Windows of the epoch that starts; nothing of an earlier one is running. The port is used until
   /// the next one comes.
-  Status begin_epoch(transport::DevicePort& port);
+  Status begin_epoch(transport::DevicePort& port) { return begin_epoch(port, *lanes_[0]->stream); }
+  /// On the stream of somebody else.
+  Status begin_epoch(transport::DevicePort& port, const device::DeviceStream& stream);
   /// What a step of a lane left in host memory; valid once `done` has passed, until kRingSize
   /// further steps of that lane.
   struct Outcome {
@@ -80,7 +89,7 @@ class GpuFfnWorker {
 
   struct Lane {
     Lane(const device::GpuPart& gpu, LaneId id, const FfnServerOptions& options,
-         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights);
+         const model::ModelSpec& spec, const model::DeviceFfnWeights& weights, Streams streams);
 
     // What one step uploads and leaves behind, in pinned memory.
     struct Staging {
@@ -93,7 +102,7 @@ class GpuFfnWorker {
     std::uint64_t* progress_word() const { return progress.as<std::uint64_t>(); }
 
     std::uint32_t num_layers;
-    device::DeviceStream stream;
+    std::optional<device::DeviceStream> stream;
     std::size_t staging_bytes;  // of a ring entry
     device::PinnedBuffer ring;  // [kRingSize] stagings
     device::PinnedBuffer progress;

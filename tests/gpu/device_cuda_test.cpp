@@ -399,6 +399,21 @@ TEST_F(DeviceCudaTest, ConcurrentStreamsWaitForEachOther) {
               static_cast<double>(elapsed[0]) / kRounds);
 }
 
+TEST_F(DeviceCudaTest, MoreStreamsThanHardwareQueuesAreRefused) {
+  std::vector<DeviceStream> streams;
+  for (int i = 0; i < 32; ++i) {
+    streams.emplace_back(gpu_);
+  }
+  EXPECT_TRUE(check_queues());
+  streams.emplace_back(gpu_);
+  const auto status = check_queues();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("33 streams"), HasSubstr("32 hardware queues"),
+                                      HasSubstr("fastfd launch")));
+  streams.pop_back();
+  EXPECT_TRUE(check_queues());
+}
+
 }  // namespace
 }  // namespace fastfd::device
 

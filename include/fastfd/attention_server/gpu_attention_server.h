@@ -30,8 +30,8 @@ class InlineExperts {
  public:
   virtual ~InlineExperts() = default;
   virtual bool has_peers() const = 0;
-  /// Loop thread, in front of the epoch's first step.
-  virtual Status begin_epoch() = 0;
+  /// Loop thread, in front of the epoch's first step. Blocks until `stream` has done its part.
+  virtual Status begin_epoch(const device::DeviceStream& stream) = 0;
   /// Enqueues the experts of one hop; also while graphs are captured.
   virtual Status run(const InlineHop& hop) = 0;
 };

@@ -43,6 +43,10 @@ class DeviceError : public std::runtime_error {
 void set_cuda_environment(std::uint32_t num_queues = 32);
 inline constexpr std::uint32_t kQueuesOfOneServer = 8;
 
+/// OK if each stream that is alive in this process can have a hardware queue to itself; else
+/// kInvalidArgument, with the remedy. Always OK where set_cuda_environment was not called.
+Status check_queues();
+
 /// OK if this process can use CUDA on at least one GPU; else kUnavailable with cause and remedy.
 Status cuda_availability();
 
@@ -117,7 +121,7 @@ class DeviceStream {
     std::shared_ptr<void> partition;  // outlives the stream
     void operator()(CUstream_st* stream) const;
   };
-  DeviceStream() = default;
+  DeviceStream(CudaStream stream, std::shared_ptr<void> partition);
   std::unique_ptr<CUstream_st, Deleter> handle_;
 };
 
