@@ -34,6 +34,7 @@ class PackedWeights {
   std::int64_t padded_k() const { return (k_ + 1) / 2 * 2; }
   const bf16* data() const { return buffer_.as<bf16>(); }
   std::size_t num_bytes() const { return buffer_.num_bytes(); }
+  std::span<const std::byte> bytes() const { return {buffer_.data(), buffer_.num_bytes()}; }
   /// Element W[row][col] (tests, references).
   bf16 at(std::int64_t row, std::int64_t col) const;
 

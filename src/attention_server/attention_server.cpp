@@ -252,6 +252,9 @@ class AttentionServer::Impl {
     }
     progress_.set(id.lane, {.step = id.step, .layer = id.layer, .waiting = true});
     const auto began = Clock::now();
+    if (options_.fetches_while_waiting) {
+      runner_.fetch_weights_after(id, [&] { return port.combine_ready(id) || loop_.aborted(); });
+    }
     for (;;) {
       switch (port.wait_combine(id, kWaitReport)) {
         case transport::WaitOutcome::kReady:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention_server/weights_ahead.h"
 #include "kernels/embedding/op.h"
 #include "kernels/gemm/op.h"
 #include "kernels/norm/op.h"
@@ -26,6 +27,7 @@ LaneRunner::LaneRunner(const AttentionServerOptions& options, const model::Model
                    ? options.workers
                    : device::WorkerPool::make_if_several(options.threads, options.worker_spin)),
       stream_{.workers = workers_.get(), .isa = device::detect_isa()},
+      weights_by_layer_(weights_by_layer(*weights_)),
       gated_delta_net_(options, spec),
       shared_expert_(options, spec) {
   if (spec.num_layers_of(model::AttentionKind::kFull) > 0) {

@@ -12,6 +12,7 @@
 #include "attention_server/sequence_table.h"
 #include "attention_server/shared_expert.h"
 #include "fastfd/attention_server/attention_server.h"
+#include "fastfd/device/cache_fetch.h"
 #include "fastfd/device/cpu.h"
 #include "kernels/dispatch/op.h"
 
@@ -48,6 +49,14 @@ class LaneRunner {
   Status sample(const transport::HopId& hop, const LaneBatch& batch, const SequenceTable& sequences,
                 std::vector<kernels::SamplingOutput>& outputs);
 
+  /// While nothing can be computed: brings the weights that are read after `hop` is answered into
+  /// the cache, until `stop()`.
+  template <typename Stop>
+  void fetch_weights_after(const transport::HopId& hop, Stop stop) {
+    const std::size_t next = hop.layer + 1;
+    cache_fetch_.run(hop.step * weights_by_layer_.size() + next, weights_by_layer_[next], stop);
+  }
+
  private:
   struct Lane {
     std::vector<float> residual;            // [max_lane_rows, hidden_dim]
@@ -77,6 +86,8 @@ class LaneRunner {
   std::shared_ptr<const model::AttentionWeights> weights_;
   std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
+  std::vector<device::MemoryRanges> weights_by_layer_;
+  device::CacheFetch cache_fetch_;
   // Of the kinds that the model has.
   std::optional<FullAttention> full_attention_;
   std::optional<LatentAttention> latent_attention_;

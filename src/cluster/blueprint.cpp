@@ -258,11 +258,14 @@ transport::WaitPolicy Blueprint::wait_policy() const {
   return {.spin_us = config_.transport.spin_us};
 }
 
+bool Blueprint::has_a_core_per_thread() const {
+  return config_.num_computing_threads() <= config::HostFacts::detect().num_cores;
+}
+
 std::chrono::microseconds Blueprint::worker_spin() const {
   // Operators of a layer follow each other within microseconds; a sleeper takes tens to wake.
   constexpr std::chrono::microseconds kSpin{50};
-  const auto num_cores = config::HostFacts::detect().num_cores;
-  return config_.num_computing_threads() <= num_cores ? kSpin : std::chrono::microseconds{0};
+  return has_a_core_per_thread() ? kSpin : std::chrono::microseconds{0};
 }
 
 attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank rank) const {
@@ -273,6 +276,7 @@ attention_server::AttentionServerOptions Blueprint::attention_options(ServerRank
           .combine_dtype = shape.combine_dtype,
           .threads = config_.attention.threads,
           .worker_spin = worker_spin(),
+          .fetches_while_waiting = has_a_core_per_thread(),
           .num_pages = config_.attention.kv_cache.pages,
           .page_size = config_.attention.kv_cache.page_size,
           .kv_dtype = config_.attention.kv_cache.dtype,
@@ -291,6 +295,7 @@ ffn_server::FfnServerOptions Blueprint::ffn_options(ServerRank rank) const {
           .combine_dtype = shape.combine_dtype,
           .threads = config_.ffn.threads,
           .worker_spin = worker_spin(),
+          .fetches_while_waiting = has_a_core_per_thread(),
           .max_lane_rows = shape.max_lane_rows,
           .num_attention_servers = config_.attention.servers,
           .max_graph_rows = uses_graphs() ? config_.scheduler.max_sequences : 0,

@@ -86,6 +86,7 @@ ColocatedFfn::ColocatedFfn(const Blueprint& blueprint,
 attention_server::AttentionServerOptions ColocatedFfn::share_workers(
     attention_server::AttentionServerOptions options) const {
   options.workers = workers_;
+  options.fetches_while_waiting = false;
   return options;
 }
 

@@ -29,6 +29,7 @@ class FfnServer::Impl {
   Impl(const FfnServerOptions& options, const model::ModelSpec& spec,
        std::shared_ptr<const model::FfnWeights> weights, FailureSink on_failure)
       : rank_(options.rank),
+        fetches_while_waiting_(options.fetches_while_waiting),
         worker_(options, spec, std::move(weights)),
         loop_(
             "ffn-" + std::to_string(options.rank), [this] { return serve_epoch(); },
@@ -75,6 +76,9 @@ class FfnServer::Impl {
         compute_ns_.fetch_add(to_ns(Clock::now() - began), std::memory_order_relaxed);
         continue;
       }
+      if (fetches_while_waiting_) {
+        worker_.fetch_next_weights([&] { return port.doorbell() != doorbell; });
+      }
       const auto woken = port.wait(doorbell, kWaitReport);
       wait_ns_.fetch_add(to_ns(Clock::now() - began), std::memory_order_relaxed);
       if (woken == transport::WaitOutcome::kTimedOut) {
@@ -94,6 +98,7 @@ class FfnServer::Impl {
   }
 
   const ServerRank rank_;
+  const bool fetches_while_waiting_;
   std::atomic<std::uint64_t> compute_ns_{0};
   std::atomic<std::uint64_t> wait_ns_{0};
 

@@ -8,6 +8,28 @@
 #include "fastfd/core/check.h"
 
 namespace fastfd::ffn_server {
+namespace {
+
+// Routes decide which of many experts are read; fetching others would only push them out.
+std::vector<device::MemoryRanges> weights_by_layer(const model::FfnWeights& weights) {
+  const std::size_t max_bytes = device::cache_fetch_bytes();
+  std::vector<device::MemoryRanges> by_layer;
+  for (const auto& layer : weights.layers) {
+    device::MemoryRanges ranges;
+    std::size_t num_bytes = 0;
+    for (const auto& expert : layer.experts) {
+      for (const auto* matrix : {&expert.gate_up, &expert.down}) {
+        ranges.push_back(matrix->bytes());
+        num_bytes += matrix->num_bytes();
+      }
+    }
+    const bool is_known = layer.experts.size() == 1 || num_bytes <= max_bytes;
+    by_layer.push_back(device::first_bytes(is_known ? ranges : device::MemoryRanges{}, max_bytes));
+  }
+  return by_layer;
+}
+
+}  // namespace
 
 FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& spec,
                      std::shared_ptr<const model::FfnWeights> weights)
@@ -19,7 +41,8 @@ FfnWorker::FfnWorker(const FfnServerOptions& options, const model::ModelSpec& sp
       workers_(options.workers != nullptr
                    ? options.workers
                    : device::WorkerPool::make_if_several(options.threads, options.worker_spin)),
-      stream_{.workers = workers_.get(), .isa = device::detect_isa()} {
+      stream_{.workers = workers_.get(), .isa = device::detect_isa()},
+      weights_by_layer_(weights_by_layer(*weights_)) {
   const std::size_t max_tokens = std::size_t{options.max_lane_rows} * options.num_attention_servers;
   token_rows_.resize(max_tokens);
   out_rows_.resize(max_tokens);
@@ -59,22 +82,29 @@ transport::HopId FfnWorker::hop(LaneId lane) const {
           .lane = lane};
 }
 
-std::optional<LaneId> FfnWorker::pick_ready() const {
+// The furthest behind first: its attention server waits longest.
+template <typename Accept>
+std::optional<LaneId> FfnWorker::furthest_behind(Accept accept) const {
+  const auto place = [this](LaneId id) {
+    return std::tuple(lanes_[id].steps.front().step, lanes_[id].layer);
+  };
   std::optional<LaneId> best;
   for (LaneId lane = 0; lane < kMaxLanes; ++lane) {
-    if (lanes_[lane].steps.empty()) {
-      continue;
-    }
-    const auto place = [this](LaneId id) {
-      return std::tuple(lanes_[id].steps.front().step, lanes_[id].layer);
-    };
-    // The furthest behind first: its attention server waits longest.
-    if ((!best || place(lane) < place(*best)) &&
-        port_->dispatch_ready(hop(lane), lanes_[lane].steps.front().participants)) {
+    if (!lanes_[lane].steps.empty() && (!best || place(lane) < place(*best)) && accept(lane)) {
       best = lane;
     }
   }
   return best;
+}
+
+std::optional<LaneId> FfnWorker::pick_ready() const {
+  return furthest_behind([this](LaneId lane) {
+    return port_->dispatch_ready(hop(lane), lanes_[lane].steps.front().participants);
+  });
+}
+
+std::optional<LaneId> FfnWorker::pick_next() const {
+  return furthest_behind([](LaneId) { return true; });
 }
 
 Result<FfnWorker::Outcome> FfnWorker::run_ready() {

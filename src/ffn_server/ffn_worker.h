@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fastfd/core/lane_progress.h"
+#include "fastfd/device/cache_fetch.h"
 #include "fastfd/device/cpu.h"
 #include "fastfd/ffn_server/ffn_server.h"
 #include "kernels/expert_ffn/op.h"
@@ -35,6 +36,16 @@ class FfnWorker {
   /// Runs the complete hop with the lowest (step, layer), if there is one.
   Result<Outcome> run_ready();
 
+  /// While nothing is ready: brings what the hop that is furthest behind will read into the cache,
+  /// until `stop()`. Only where that is known: of dense slices, or if all experts fit.
+  template <typename Stop>
+  void fetch_next_weights(Stop stop) {
+    if (const auto lane = pick_next()) {
+      const auto next = hop(*lane);
+      cache_fetch_.run(next.step * num_layers_ + next.layer, weights_by_layer_[next.layer], stop);
+    }
+  }
+
   /// Who has not sent what the lanes at work wait for; for logs.
   std::string describe_waits() const;
 
@@ -55,6 +66,9 @@ class FfnWorker {
 
   transport::HopId hop(LaneId lane) const;
   std::optional<LaneId> pick_ready() const;
+  std::optional<LaneId> pick_next() const;
+  template <typename Accept>
+  std::optional<LaneId> furthest_behind(Accept accept) const;
   Status gather(const transport::HopId& hop, ServerMask participants);
   Status run(LaneId lane);
 
@@ -66,6 +80,8 @@ class FfnWorker {
   std::shared_ptr<device::WorkerPool> workers_;
   device::CpuStream stream_;
   kernels::ExpertFfnScratch scratch_;
+  std::vector<device::MemoryRanges> weights_by_layer_;  // what is worth fetching
+  device::CacheFetch cache_fetch_;
 
   Epoch epoch_ = 0;
   transport::FfnPort* port_ = nullptr;

@@ -1,11 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "device/cuda_build.h"
+#include "fastfd/device/cache_fetch.h"
 #include "fastfd/device/cuda.h"
 #include "fastfd/device/memory_budget.h"
 #include "fastfd/device/sm_partition.h"
@@ -230,6 +232,46 @@ TEST(MemoryBudget, WhatOthersHoldIsNotThere) {
                 plan_memory({kGiB, kGiB}, {.fraction = 1.5});
               }),
               HasSubstr("gpu_memory_fraction 1.5 is not in (0, 1]"));
+}
+
+class CacheFetchTest : public ::testing::Test {
+ protected:
+  /// How often fetching goes on for the ranges under this id before all is there, or until `limit`.
+  int rounds(std::uint64_t id, int limit = 1000) {
+    int count = 0;
+    fetch_.run(id, ranges_, [&] { return count++ == limit; });
+    return std::min(count, limit);
+  }
+
+  // Three rounds of 64 cache lines, and one.
+  std::vector<std::byte> long_ = std::vector<std::byte>(10'000);
+  std::vector<std::byte> short_ = std::vector<std::byte>(1);
+  MemoryRanges ranges_ = {long_, short_};
+  CacheFetch fetch_;
+};
+
+TEST_F(CacheFetchTest, GoesOverEverythingOnce) {
+  EXPECT_EQ(rounds(7), 4);
+  EXPECT_EQ(rounds(7), 0);
+  EXPECT_EQ(rounds(8), 4);
+}
+
+TEST_F(CacheFetchTest, StopsWhenTheAnswerIsThereAndGoesOnAtThatPlace) {
+  EXPECT_EQ(rounds(7, 0), 0);
+  EXPECT_EQ(rounds(7, 2), 2);
+  EXPECT_EQ(rounds(7), 2);
+  EXPECT_EQ(rounds(8, 1), 1);
+  EXPECT_EQ(rounds(9), 4) << "another id begins at the beginning";
+}
+
+TEST_F(CacheFetchTest, FirstBytesCutsAndLeavesOutWhatIsEmpty) {
+  EXPECT_EQ(first_bytes({{}, long_, {}, short_}, 1 << 20).size(), 2U);
+  const auto cut = first_bytes(ranges_, 9'000);
+  ASSERT_EQ(cut.size(), 1U);
+  EXPECT_EQ(cut[0].data(), long_.data());
+  EXPECT_EQ(cut[0].size(), 9'000U);
+  EXPECT_TRUE(first_bytes(ranges_, 0).empty());
+  EXPECT_GT(cache_fetch_bytes(), 0U);
 }
 
 }  // namespace

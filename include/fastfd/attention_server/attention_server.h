@@ -22,6 +22,9 @@ struct AttentionServerOptions {
   std::chrono::microseconds worker_spin{0};  ///< see device::WorkerPool
   /// Shared with another loop on the same thread (co-located); nullptr: `threads` of its own.
   std::shared_ptr<device::WorkerPool> workers = nullptr;
+  /// CPU: brings the next weights into the cache before it sleeps. Not where threads share cores,
+  /// nor co-located: others could compute meanwhile.
+  bool fetches_while_waiting = false;
   std::uint32_t num_pages = 2048;
   std::uint32_t page_size = 16;
   DType kv_dtype = DType::kBFloat16;

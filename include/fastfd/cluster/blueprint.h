@@ -39,6 +39,8 @@ class Blueprint {
   scheduler::SchedulerOptions scheduler_options() const;
   transport::WindowShape window_shape() const;
   transport::WaitPolicy wait_policy() const;
+  /// Each of the servers' computing threads, if all are on this host.
+  bool has_a_core_per_thread() const;
   /// How long threads of a server wait for each other before they sleep: not at all where all
   /// servers' threads are more than the cores.
   std::chrono::microseconds worker_spin() const;

@@ -23,7 +23,8 @@ struct FfnServerOptions {
   std::chrono::microseconds worker_spin{0};  ///< see device::WorkerPool
   /// Shared with another loop on the same thread (co-located); nullptr: `threads` of its own.
   std::shared_ptr<device::WorkerPool> workers = nullptr;
-  std::uint32_t max_lane_rows = 512;  ///< of one attention server
+  bool fetches_while_waiting = false;  ///< see attention_server::AttentionServerOptions
+  std::uint32_t max_lane_rows = 512;   ///< of one attention server
   std::uint32_t num_attention_servers = 1;
   /// GPU: graphs are captured for lanes of up to so many rows of all attention servers; 0: none.
   std::uint32_t max_graph_rows = 0;
