@@ -82,6 +82,7 @@ struct Shared {
   std::uint64_t tokens_full[kStages];
   std::uint64_t weights_full[2], weights_empty[2];
 
+  /// Every thread arrives for itself: one for its warp would do, but racecheck does not follow it.
   __device__ void init_barriers() {
     for (int slot = 0; slot < kItemSlots; ++slot) {
       barrier_init(&items_full[slot], 1);
@@ -108,11 +109,6 @@ __device__ __forceinline__ int slot_of(std::uint32_t count) {
 template <int kCount>
 __device__ __forceinline__ std::uint32_t parity_of(std::uint32_t count) {
   return count / kCount % 2;
-}
-
-/// The whole warp is done with what it last used.
-__device__ __forceinline__ void arrive_as_warp(std::uint64_t* barrier) {
-  barrier_arrive(barrier);
 }
 
 /// Item number `count` of the block; nullptr if it does not exist.

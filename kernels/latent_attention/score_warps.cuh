@@ -60,7 +60,7 @@ class ScoreWarps {
                 (is_last ? kLastOfItem : 0) |
                 (begin < item->begin + kLatentSplitTokens ? kInFirstSplit : 0));
       }
-      arrive_as_warp(&shared_.items_empty[slot_of<kItemSlots>(count)]);
+      barrier_arrive(&shared_.items_empty[slot_of<kItemSlots>(count)]);
     }
   }
 
@@ -200,7 +200,7 @@ class ScoreWarps {
       shared_.flags[slot] = flags;
     }
     async_proxy_fence();
-    arrive_as_warp(&shared_.weights_full[slot]);
+    barrier_arrive(&shared_.weights_full[slot]);
     ++num_tiles_;
   }
 

@@ -22,7 +22,7 @@ class SumWarps {
       }
       const int slot = slot_of<kItemSlots>(count);
       store(shared_.items[slot]);
-      arrive_as_warp(&shared_.items_empty[slot]);
+      barrier_arrive(&shared_.items_empty[slot]);
     }
     wait_copies<0>();  // nothing is written behind the block's back
   }
@@ -62,7 +62,7 @@ class SumWarps {
     if ((flags & kLastOfSplit) != 0) {
       end_split(slot, flags);
     }
-    arrive_as_warp(&shared_.weights_empty[slot]);
+    barrier_arrive(&shared_.weights_empty[slot]);
     sync_threads(kFirstBarrier + half_, kWarpgroupSize);  // nobody reads the tokens any more
     load_next(stage);
     return (flags & kLastOfItem) != 0;
