@@ -9,7 +9,7 @@ Prefill of one prompt of 512 tokens, decode of 1 and of 16 sequences from 32 to 
 tokens/s. The programs run one after the other, in turns; a row is the medians and the median of the rounds'
 ratios. FastFD samples and schedules, llama.cpp is only fed tokens. Two forms of FastFD: both halves of the
 model on one thread pool (`topology: colocated`), and one attention and one FFN server with half of the
-threads each, which at batch 1 can only take turns.
+threads each, which at batch 1 take turns at the arithmetic.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def write_configs(folder, model, threads):
     texts = {"co-located": CONFIG.format(model=model, topology="topology: colocated", threads=threads, spin_us=0,
                                          lanes=1)}
     if threads % 2 == 0:
-        texts["1A1F"] = CONFIG.format(model=model, topology="", threads=threads // 2, spin_us=50, lanes="auto")
+        texts["1A1F"] = CONFIG.format(model=model, topology="", threads=threads // 2, spin_us=200, lanes="auto")
     files = {}
     for form, text in texts.items():
         files[form] = pathlib.Path(folder) / f"{form}.yaml"
